@@ -1,0 +1,1 @@
+"""What every room stands on: ids, the error tree, configuration, retry, JSON lines, logging."""

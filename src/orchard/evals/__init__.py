@@ -1,0 +1,1 @@
+"""Benchmark runner, metrics and reports."""

@@ -1,0 +1,1 @@
+"""The recording model gateway: dialects, engines, sessions."""

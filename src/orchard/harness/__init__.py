@@ -1,0 +1,1 @@
+"""Built-in agent loops, and drivers of third-party harnesses."""

@@ -1,0 +1,1 @@
+"""Online learning: rollouts to groups to samples to weights."""

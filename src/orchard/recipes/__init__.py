@@ -1,0 +1,1 @@
+"""SWE, GUI and Claw: wiring and numbers, no mechanism."""

@@ -1,0 +1,1 @@
+"""Graders: a score with evidence, or missing."""

@@ -1,0 +1,1 @@
+"""Task x sandbox x harness x gateway x reward -> trajectory."""

@@ -1,0 +1,1 @@
+"""How a sandbox must behave, as checks that run unchanged on every backend."""

@@ -1,0 +1,1 @@
+"""The REST control plane over a backend."""

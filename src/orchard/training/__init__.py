@@ -1,0 +1,1 @@
+"""The trainer: eats samples, knows neither sandboxes nor harnesses."""

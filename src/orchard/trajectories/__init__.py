@@ -1,0 +1,1 @@
+"""The trajectory record, its append-only store, filters, samples, import and export."""
