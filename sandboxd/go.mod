@@ -1,0 +1,3 @@
+module orchard/sandboxd
+
+go 1.22
