@@ -1,4 +1,6 @@
 """The words of the sandbox room as plain frozen values."""
+# pyright: reportUnnecessaryIsInstance=false
+# (values of callers are checked at run time here, whatever their annotation says)
 
 from __future__ import annotations
 

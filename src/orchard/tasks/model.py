@@ -1,0 +1,56 @@
+"""The task: what is to be done, with its image, set-up, and how it is graded."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Strict(BaseModel):
+    """Base of the models here: unknown keys are refused, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TaskLimits(Strict):
+    """Bounds of one rollout of the task."""
+
+    turns: int = Field(50, gt=0)
+    seconds: float = Field(1800.0, gt=0)
+    command_seconds: float = Field(120.0, gt=0)
+    grade_seconds: float = Field(600.0, gt=0)
+    cpu: float | None = Field(None, gt=0)
+    memory: str | None = None
+    pids: int = Field(4096, gt=0)
+
+
+class GraderSpec(Strict):
+    """Which grader, by its name in ``orchard.rewards.registry``, with its options."""
+
+    type: str
+    weight: float = Field(1.0, ge=0)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Task(Strict):
+    """One thing to be done. Nothing in ``secret`` ever reaches the agent's sandbox or the model."""
+
+    id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$")
+    kind: str
+    """Which loader made it: ``release-pair``, ``toml`` …."""
+    instruction: str = Field(min_length=1)
+    image: str
+    """Image reference; after ``prepare`` a digest, from which discovery, agent and grader all start."""
+    workdir: str = "/testbed"
+    setup: list[str] = Field(default_factory=list)
+    """Shell commands that ``prepare`` runs in the build sandbox, offline, in ``workdir``."""
+    limits: TaskLimits = TaskLimits()
+    network: Literal["none", "open"] = "none"
+    graders: list[GraderSpec] = Field(min_length=1)
+    gold_patch: str | None = Field(None, repr=False)
+    """A patch that must score 1."""
+    secret: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """What only graders see: test files, names of tests …."""
+    source: dict[str, Any] = Field(default_factory=dict)
+    """Where it comes from: package, versions, hashes, licence."""

@@ -1,0 +1,188 @@
+"""The record, version 1: call records appended by the gateway, one closing rollout record by the rollout engine.
+
+A trajectory is the join of a rollout record with the calls of its sessions. Sessions without a closing record are
+*aborted*: kept, never trained. Within a session the calls form a tree: each stores only what it adds to its parent.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA = 1
+
+
+class Record(BaseModel):
+    """Base: frozen, unknown keys refused (a newer schema is read by a newer Orchard)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = SCHEMA
+
+
+class Usage(BaseModel):
+    """Token counts as the engine reported them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class CallTimes(BaseModel):
+    """When the parts of a call happened; aware, UTC."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    received: datetime
+    engine_start: datetime | None = None
+    first_token: datetime | None = None
+    engine_end: datetime | None = None
+
+
+class CallRecord(Record):
+    """One model request and its answer."""
+
+    type: Literal["call"] = "call"
+    id: str
+    session: str
+    index: int
+    """Order within the session, from 0."""
+    parent: str | None = None
+    """The call whose conversation this one extends; None starts a root."""
+    matched: str = "root"
+    """Which rule joined it to its parent: ``root``, ``extends``, ``forked`` …."""
+    purpose: str = "agent"
+    """``agent``, ``title``, ``summary``, ``compaction``, ``subagent`` …."""
+    dialect: str
+    streamed: bool = False
+    model: str
+    engine: str
+    policy_version: str | None = None
+    kept_messages: int = 0
+    """How many messages of the parent's conversation (its prompt and its answer) this prompt keeps."""
+    messages: list[dict[str, Any]] = Field(default_factory=list)
+    """The prompt's messages after the kept ones, in OpenAI chat form."""
+    tools_hash: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    """Given in full at the session's first call that uses them; later ones name the hash."""
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    """Parameters as sent to the engine."""
+    answer: dict[str, Any] | None = None
+    """The assistant message in OpenAI chat form; what had arrived, where it was cut."""
+    finish_reason: str | None = None
+    usage: Usage = Usage()
+    kept_ids: int = 0
+    """How many token ids of the parent's prompt and answer this prompt keeps."""
+    prompt_ids: list[int] | None = None
+    """The prompt's ids after the kept ones; None where the engine gives no ids."""
+    sampled_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    """Natural logarithms, one for each sampled id."""
+    status: Literal["ok", "aborted", "error"] = "ok"
+    error: str | None = None
+    times: CallTimes
+    response_id: str
+    """Id under which the answer went to the harness."""
+
+
+class RetryRecord(Record):
+    """A retry that was answered from the record."""
+
+    type: Literal["retry"] = "retry"
+    session: str
+    call: str
+    at: datetime
+
+
+class SessionRecord(Record):
+    """A session was opened: one try of one rollout."""
+
+    type: Literal["session"] = "session"
+    session: str
+    at: datetime
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Run, rollout, task, attempt, try …."""
+    budget: dict[str, float] = Field(default_factory=dict)
+
+
+class ToolRecord(BaseModel):
+    """One tool call of the harness in the sandbox."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    call_id: str | None = None
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    output: str = ""
+    exit_code: int | None = None
+    seconds: float = 0.0
+    error: str | None = None
+
+
+class RewardRecord(BaseModel):
+    """One grader's word; ``score`` None is *missing*."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    grader: str
+    score: float | None
+    weight: float = 1.0
+    missing: str | None = None
+    evidence: dict[str, Any] = Field(default_factory=dict)
+
+
+class Failure(BaseModel):
+    """Infrastructure trouble: at which seam, which reason, in whose words."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seam: Literal["prepare", "sandbox", "harness", "gateway", "engine", "grade", "store"]
+    reason: str
+    text: str
+
+
+class RolloutRecord(Record):
+    """The closing record of one rollout: there is exactly one for each (run, task, harness, policy, attempt)."""
+
+    type: Literal["rollout"] = "rollout"
+    id: str
+    """Deterministic: a hash of run, task, harness, policy and attempt."""
+    run: str
+    task: str
+    attempt: int
+    tries: int
+    """How many tries it took; each had a session of its own."""
+    sessions: list[str]
+    """Session ids of all tries; the last one is the one that counts."""
+    harness: str
+    harness_version: str
+    harness_config_hash: str = ""
+    policy: str
+    """What answered: a model's name, or ``gold``, ``noop``, ``script:NAME``."""
+    model: str
+    policy_version: str | None = None
+    instruction: str = ""
+    stop: str | None = None
+    stop_detail: str = ""
+    turns: int = 0
+    tools: list[ToolRecord] = Field(default_factory=list)
+    patch: str = ""
+    """Git-style patch; text with surrogate escapes encoded as base85 lines by git where binary."""
+    submission: str | None = None
+    rewards: list[RewardRecord] = Field(default_factory=list)
+    reward: float | None = None
+    """Weighted mean of the graders; None when any is missing."""
+    failure: Failure | None = None
+    environment: dict[str, Any] = Field(default_factory=dict)
+    """Image digest, backend, sandbox statistics, Orchard's version."""
+    started_at: datetime
+    seconds: dict[str, float] = Field(default_factory=dict)
+    """Per stage: ``prepare``, ``sandbox``, ``harness``, ``patch``, ``grade``."""
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+AnyRecord = CallRecord | RetryRecord | SessionRecord | RolloutRecord
