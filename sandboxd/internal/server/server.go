@@ -76,7 +76,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		wire.Fail(tracked, r, problem)
 		return
 	}
-	handler, pattern := d.mux.Handler(r)
+	_, pattern := d.mux.Handler(r)
 	if pattern == "" {
 		wire.Fail(tracked, r, wire.NotFound("no_route", fmt.Sprintf("no route %s %s", r.Method, r.URL.Path)))
 		return
@@ -84,7 +84,6 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !d.quiet[pattern] {
 		defer d.Activity.Begin()()
 	}
-	_ = handler
 	d.mux.ServeHTTP(tracked, r)
 }
 
