@@ -48,7 +48,8 @@ class HarnessRequest:
     workdir: str
     """Folder in the sandbox in which the agent works."""
     base_url: str
-    """Of the model endpoint, without ``/v1``; ``unix:PATH`` where it is a socket of this machine."""
+    """Of the model endpoint, without ``/v1``, valid where the harness is placed: on this machine when ``beside``,
+    in the sandbox (at the end of a reverse tunnel) when ``inside``."""
     api_key: str = field(repr=False)
     model: str
     scratch: Path

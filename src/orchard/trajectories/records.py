@@ -169,11 +169,11 @@ class RolloutRecord(Record):
     stop: str | None = None
     stop_detail: str = ""
     turns: int = 0
-    tools: list[ToolRecord] = Field(default_factory=list)
+    tools: list[ToolRecord] = Field(default_factory=list[ToolRecord])
     patch: str = ""
     """Git-style patch; text with surrogate escapes encoded as base85 lines by git where binary."""
     submission: str | None = None
-    rewards: list[RewardRecord] = Field(default_factory=list)
+    rewards: list[RewardRecord] = Field(default_factory=list[RewardRecord])
     reward: float | None = None
     """Weighted mean of the graders; None when any is missing."""
     failure: Failure | None = None
