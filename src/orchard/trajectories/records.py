@@ -64,7 +64,7 @@ class CallRecord(Record):
     policy_version: str | None = None
     kept_messages: int = 0
     """How many messages of the parent's conversation (its prompt and its answer) this prompt keeps."""
-    messages: list[dict[str, Any]] = Field(default_factory=list)
+    messages: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
     """The prompt's messages after the kept ones, in OpenAI chat form."""
     tools_hash: str | None = None
     tools: list[dict[str, Any]] | None = None
