@@ -1,15 +1,63 @@
-# make help lists what each target does.
+# `make help` lists what each target does.
 SHELL := /bin/bash
+.DEFAULT_GOAL := help
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-PY := .venv/bin/python
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+PYTEST := python -m pytest
 SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 
-.PHONY: help sandboxd
+.PHONY: help demo test check lint unit contract system vm conformance bench sandboxd setup-demo setup-test lock clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
+
+demo: setup-demo sandboxd ## install what is missing, then run agents on real bugs, grade them, write demo/report.html (6 min at most)
+	orchard demo --run demo
+
+test: setup-test check system vm ## install what is missing, then all local lanes (15 min at most)
+
+check: lint unit contract ## the inner loop: lint, types, unit and contract tests (2 min)
+
+lint: sandboxd ## format, lint, types, import rules, Go vet
+	ruff format --check .
+	ruff check .
+	pyright
+	lint-imports
+	test -z "$$(gofmt -l sandboxd)" || { gofmt -l sandboxd; exit 1; }
+	cd sandboxd && go vet ./...
+
+unit: sandboxd ## unit tests and size budgets, Go tests with the race detector
+	$(PYTEST) -q tests/unit tests/arch
+	cd sandboxd && go test -race ./...
+
+contract: sandboxd ## both sides of each seam against the real other side
+	$(PYTEST) -q tests/contract
+
+system: sandboxd ## whole rollouts, kill -9 and resume, conformance, the snippets of README and docs
+	$(PYTEST) -q tests/system -m "not vm"
+
+vm: sandboxd ## limits, OOM, kill and life on pure cgroup v2, in a virtual machine under software emulation
+	$(PYTEST) -q tests/system -m vm
+
+conformance: setup-demo sandboxd ## how a sandbox must behave, line by line, on the local backend
+	orchard conformance --backend local
+
+bench: setup-test sandboxd ## measure against floors and peers; writes bench/results.json and docs/benchmarks.md
+	uv pip install -q --python .venv/bin/python -c constraints.txt --group bench
+	python -m bench
 
 sandboxd: $(SANDBOXD) ## build the daemon that runs inside every sandbox
 $(SANDBOXD): $(GO_SOURCES)
 	@mkdir -p $(@D)
 	cd sandboxd && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o ../$@ .
+
+setup-demo:
+	@scripts/setup demo
+setup-test:
+	@scripts/setup test
+
+lock: ## refresh constraints.txt
+	uv pip compile -q --upgrade --no-emit-index-url --no-annotate --no-header --group dev --group bench --group tools pyproject.toml -o constraints.txt
+
+clean: ## remove what the targets made in this folder (not the cache)
+	rm -rf .venv build dist demo src/orchard/sandbox/bin .pytest_cache .ruff_cache
