@@ -28,6 +28,7 @@ OrchardError
 │   ├── FileReadOnly
 │   └── FilePresent                 also FileExistsError
 ├── PatchFailed
+├── TaskRefused(reason)             no sound task can be made of it; see TASK_REFUSALS
 └── MachineUnfit                    the host lacks what the local backend needs
 
 Infrastructure trouble is one of these; what a command did is a result, never an exception.
@@ -47,6 +48,11 @@ NOT_STARTED_REASONS = (
     "program_not_found", "no_shell", "cwd_missing", "permission", "user_unknown", "argument_too_long",
     "not_executable", "resources",
 )  # fmt: skip
+TASK_REFUSALS = (
+    "no_sdist", "no_tests", "no_changelog_entry", "no_code_change", "dependencies", "install_failed",
+    "collection_error", "gold_fails", "no_fail_to_pass", "unstable",
+)  # fmt: skip
+STORE_REASONS = ("no_space", "denied", "closed", "damaged", "io")
 
 
 class OrchardError(Exception):
@@ -302,6 +308,22 @@ class PatchFailed(OrchardError):
         self.detail = detail
 
 
+class TaskRefused(OrchardError):
+    """No sound task can be made of it; ``reason`` is one of ``TASK_REFUSALS``, ``detail`` the evidence."""
+
+    code, status = "task_refused", 422
+
+    def __init__(self, message: str, *, detail: str = "", **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.detail = detail
+
+
+class StoreFailed(OrchardError, OSError):
+    """A record could not be made durable, or read; ``reason`` is one of ``STORE_REASONS``. Nothing was lost silently."""
+
+    code, status = "store_failed", 507
+
+
 class MachineUnfit(OrchardError):
     """This machine lacks what the local backend needs; ``hint`` holds the command that mends it."""
 
@@ -316,7 +338,7 @@ _PLAIN: dict[str, type[OrchardError]] = {
     cls.code: cls
     for cls in (
         Unauthorized, NotFound, Conflict, Unsupported, ResultExpired, QuotaExceeded, Unavailable, DeadlineExceeded,
-        InternalError, CreateFailed, CommandNotStarted, CommandLost, PatchFailed, MachineUnfit,
+        InternalError, CreateFailed, CommandNotStarted, CommandLost, PatchFailed, TaskRefused, MachineUnfit,
     )
 }  # fmt: skip
 

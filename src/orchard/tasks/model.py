@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 
 class Strict(BaseModel):
@@ -33,24 +33,44 @@ class GraderSpec(Strict):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
+class TestPlan(Strict):
+    """What the ``tests`` grader needs; stands in ``Task.secret["tests"]``. Paths are relative to the work tree."""
+
+    __test__ = False
+
+    run: list[str] = Field(min_length=1)
+    """Files and folders given to pytest."""
+    fail_to_pass: list[str] = Field(min_length=1)
+    """Ids (``path::Class::name[parameters]``) that must pass; they fail before the fix."""
+    pass_to_pass: list[str] = Field(default_factory=list)
+    """Ids that must still pass."""
+    files: dict[str, Base64Bytes] = Field(default_factory=dict, repr=False)
+    """Whole contents of the test files, written over whatever stands there."""
+    deleted: list[str] = Field(default_factory=list)
+    """Test files that must not be there."""
+    protected: list[str] = Field(default_factory=list)
+    """Further paths, or folders ending in ``/``, that an attempt may not change; tests and settings of pytest and
+    tox always are."""
+    python: str = "/opt/venv/bin/python"
+    """Interpreter in the image that has pytest."""
+
+
 class Task(Strict):
-    """One thing to be done. Nothing in ``secret`` ever reaches the agent's sandbox or the model."""
+    """One thing to be done, prepared. Nothing in ``secret`` ever reaches the agent's sandbox or the model."""
 
     id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$")
     kind: str
     """Which loader made it: ``release-pair``, ``toml`` …."""
     instruction: str = Field(min_length=1)
     image: str
-    """Image reference; after ``prepare`` a digest, from which discovery, agent and grader all start."""
+    """Digest from which discovery, agent and grader all start (an image's own name where nothing was prepared)."""
     workdir: str = "/testbed"
-    setup: list[str] = Field(default_factory=list)
-    """Shell commands that ``prepare`` runs in the build sandbox, offline, in ``workdir``."""
     limits: TaskLimits = TaskLimits()
     network: Literal["none", "open"] = "none"
     graders: list[GraderSpec] = Field(min_length=1)
     gold_patch: str | None = Field(None, repr=False)
     """A patch that must score 1."""
     secret: dict[str, Any] = Field(default_factory=dict, repr=False)
-    """What only graders see: test files, names of tests …."""
+    """What only graders see, JSON-serialisable, under the grader's name: ``TestPlan`` under ``tests`` …."""
     source: dict[str, Any] = Field(default_factory=dict)
     """Where it comes from: package, versions, hashes, licence."""
