@@ -29,6 +29,7 @@ OrchardError
 │   └── FilePresent                 also FileExistsError
 ├── PatchFailed
 ├── TaskRefused(reason)             no sound task can be made of it; see TASK_REFUSALS
+├── StoreFailed(reason)             also OSError          a record is not durable; see STORE_REASONS
 └── MachineUnfit                    the host lacks what the local backend needs
 
 Infrastructure trouble is one of these; what a command did is a result, never an exception.
