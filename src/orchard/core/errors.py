@@ -320,7 +320,7 @@ class TaskRefused(OrchardError):
 
 
 class StoreFailed(OrchardError, OSError):
-    """A record could not be made durable, or read; ``reason`` is one of ``STORE_REASONS``. Nothing was lost silently."""
+    """A record could not be made durable, or read; ``reason`` is one of ``STORE_REASONS``."""
 
     code, status = "store_failed", 507
 
