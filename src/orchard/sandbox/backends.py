@@ -1,0 +1,37 @@
+"""Which kinds of backend there are. Each is imported when it is used; a new one is one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from orchard.core.errors import InvalidArgument
+from orchard.sandbox.protocol import Backend
+
+
+def _local(url: str | None, api_key: str | None) -> Backend:
+    from orchard.sandbox.local import LocalBackend
+
+    return LocalBackend()
+
+
+def _remote(url: str | None, api_key: str | None) -> Backend:
+    from orchard.sandbox.remote import RemoteBackend
+
+    if url is None:
+        raise InvalidArgument("the remote backend needs the service's URL", field="url")
+    return RemoteBackend(url, api_key=api_key)
+
+
+BACKENDS: dict[str, Callable[[str | None, str | None], Backend]] = {"local": _local, "remote": _remote}
+"""Name -> factory of (service URL, API key)."""
+
+
+def open_backend(name: str, *, url: str | None = None, api_key: str | None = None) -> Backend:
+    """Return a new backend of the kind ``name``.
+
+    Raises:
+        InvalidArgument: no such kind.
+    """
+    if name not in BACKENDS:
+        raise InvalidArgument(f"backend must be one of {', '.join(sorted(BACKENDS))}, not {name!r}", field="backend")
+    return BACKENDS[name](url, api_key)

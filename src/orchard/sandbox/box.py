@@ -1,0 +1,215 @@
+"""``Sandbox``: what users hold. Everything in it goes over the endpoint that the backend names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Unpack
+
+from orchard.core.errors import NotFound, OrchardError, SandboxGone
+from orchard.core.tasks import finish, unwrapped
+from orchard.sandbox.commands import Bounded, Command, CommandOptions, ProcessStatus, Stdin, command_body, status_of
+from orchard.sandbox.files import Files
+from orchard.sandbox.frames import Frame, StreamName
+from orchard.sandbox.process import Process, collect
+from orchard.sandbox.protocol import Backend
+from orchard.sandbox.sessions import Sessions
+from orchard.sandbox.spool import read_spool
+from orchard.sandbox.streams import StdinPipe, follow, start_call, stream_call
+from orchard.sandbox.transport import Call, Transport
+from orchard.sandbox.types import DEFAULT_RUN_TIMEOUT, Endpoint, Result, SandboxInfo, State, check_seconds
+
+_KILL_BOUND = 10.0  # seconds that a cancelled ``run`` waits for its command's end
+
+
+class Sandbox:
+    """A sandbox to work in. Holding, closing or dropping this object never ends it; ``delete`` does."""
+
+    def __init__(self, info: SandboxInfo, endpoint: Endpoint, backend: Backend, sessions: Sessions) -> None:
+        self._info, self._backend = info, backend
+        self._transport = Transport(endpoint, sessions=sessions, locate=self._locate)
+        self.files = Files(self._transport)
+
+    def __repr__(self) -> str:
+        return f"Sandbox({self.id!r}, image={self._info.image!r}, backend={self._info.backend!r})"
+
+    @property
+    def id(self) -> str:
+        """Its id, by which ``Orchard.attach`` finds it."""
+        return self._info.id
+
+    @property
+    def info(self) -> SandboxInfo:
+        """What was last heard of it; ``refresh`` asks anew."""
+        return self._info
+
+    @property
+    def transport(self) -> Transport:
+        """The wire to it, for what this class has no word for."""
+        return self._transport
+
+    async def refresh(self) -> SandboxInfo:
+        """Ask the backend anew; also answers once the sandbox is gone, with the reason."""
+        self._info = await self._backend.get(self.id)
+        return self._info
+
+    async def run(
+        self, command: Command, *, timeout: float | None = DEFAULT_RUN_TIMEOUT, stdin: Stdin = None,
+        key: str | None = None, **options: Unpack[CommandOptions],
+    ) -> Result:  # fmt: skip
+        """Run a command to its end. Whatever it does is in the result: only ``result.check()`` raises on it.
+
+        A broken connection is resumed; the command never runs twice. Cancelling the call ends the command and its tree.
+
+        Args:
+            command: text for the sandbox's shell, or an argv.
+            timeout: seconds until its whole tree is killed and ``timed_out`` is set; None: never.
+            stdin: bytes, or an asynchronous iterator of them; None: closed, a reader sees EOF at once.
+            key: operation id; the same again answers with the same run. Made up by default.
+            **options: see ``CommandOptions``.
+
+        Raises:
+            CommandNotStarted: nothing ran; ``reason`` says why.
+            CommandLost: it may have run, and what became of it cannot be learnt.
+            SandboxGone: the sandbox ended before or meanwhile.
+            InvalidArgument: ``field`` names it.
+        """
+        body = command_body(command, timeout, stdin, key, options)
+        name, bounded = body["id"], Bounded()
+        frames = follow(
+            self._transport, start_call(body, "bounded"), lambda: stream_call(name, "bounded", bounded.offsets)
+        )
+        try:
+            if stdin is None or "stdin_data" in body:
+                return await collect(frames, bounded)
+            return await self._run_feeding(frames, bounded, name, stdin)
+        except (asyncio.CancelledError, GeneratorExit):
+            await finish(self._end(name))
+            raise
+
+    async def start(
+        self, command: Command, *, timeout: float | None = None, stdin: bool = False, key: str | None = None,
+        **options: Unpack[CommandOptions],
+    ) -> Process:  # fmt: skip
+        """Start a command and return a handle to it. It goes on when this call's caller is cancelled or ends.
+
+        Args:
+            command: text for the sandbox's shell, or an argv.
+            timeout: seconds until its whole tree is killed; None: never.
+            stdin: keep its stdin open for ``Process.send``.
+            key: operation id; the same again returns the same process. Made up by default.
+            **options: see ``CommandOptions``.
+
+        Raises:
+            OrchardError: as ``run``.
+        """
+        body = command_body(command, timeout, None, key, options)
+        if stdin:
+            body["stdin"] = "open"
+        reply = await self._transport.request(start_call(body, None))
+        return Process(self._transport, status_of(reply.json()), fresh=reply.status == 201)
+
+    async def attach(self, process_id: str, *, stdout: int = 0, stderr: int = 0) -> Process:
+        """Return a handle to a process that someone started; iterating begins at the offsets.
+
+        Raises:
+            NotFound: no such process.
+            ResultExpired: it ran, and its result is no longer kept.
+        """
+        reply = await self._transport.request(Call("GET", f"/processes/{process_id}"))
+        return Process(self._transport, status_of(reply.json()), stdout=stdout, stderr=stderr)
+
+    async def processes(self) -> list[ProcessStatus]:
+        """Return the status of every process that is still known."""
+        reply = await self._transport.request(Call("GET", "/processes"))
+        return [status_of(facts) for facts in reply.json()["processes"]]
+
+    def output(
+        self, process_id: str, stream: StreamName = "stdout", *, offset: int = 0, length: int | None = None
+    ) -> AsyncGenerator[bytes]:
+        """Yield what a process wrote and the spool still holds, also what its bounded result leaves out.
+
+        Args:
+            process_id: ``Result.id`` or ``Process.id``.
+            stream: which one.
+            offset: position to begin at.
+            length: bytes at most; None: to the end of what is there now.
+        """
+        return read_spool(self._transport, process_id, stream, offset, length)
+
+    async def extend(self, ttl: float) -> None:
+        """Let it end ``ttl`` seconds from now, sooner or later than before.
+
+        Raises:
+            InvalidArgument: beyond its ``max_ttl``.
+        """
+        await self._transport.request(Call("POST", "/lease", json={"ttl_s": check_seconds(ttl, "ttl")}))
+
+    async def renew(self) -> None:
+        """Tell it that its owner lives. An ``async with`` block does so by itself."""
+        await self._transport.request(Call("POST", "/lease", json={"heartbeat": True}))
+
+    async def lease(self) -> dict[str, Any]:
+        """Return when it ends: ``expires_at``, ``ttl_s``, ``max_expires_at``, ``idle_s``, ``heartbeat_s``."""
+        return (await self._transport.request(Call("GET", "/lease"))).json()
+
+    async def stats(self) -> dict[str, Any]:
+        """Return its use of CPU, memory, processes and disk; what cannot be known is None."""
+        return (await self._transport.request(Call("GET", "/stats"))).json()
+
+    async def health(self) -> dict[str, Any]:
+        """Return the daemon's version, uptime and number of processes."""
+        return (await self._transport.request(Call("GET", "/health"))).json()
+
+    async def commit(self, name: str) -> str:
+        """Stop it and turn its changes into an image; returns the digest. ``name`` is an extra name of the image."""
+        return await self._backend.commit(self.id, name)
+
+    async def delete(self, *, wait: bool = True) -> None:
+        """End it. With ``wait``, return once nothing of it is left. Deleting twice is fine."""
+        await self._backend.delete(self.id, wait=wait)
+        await self._transport.close()
+
+    async def close(self) -> None:
+        """Close the connections to it. It lives on, and this object may be used again."""
+        await self._transport.close()
+
+    async def _locate(self) -> Endpoint:
+        info = await self.refresh()
+        if info.state is State.GONE:
+            raise gone(info)
+        return await self._backend.endpoint(self.id)
+
+    async def _run_feeding(self, frames: AsyncGenerator[Frame], bounded: Bounded, name: str, stdin: Stdin) -> Result:
+        assert stdin is not None
+        async with aclosing(frames):
+            await anext(frames)  # the status: it has started, so there is a stdin
+            with unwrapped():
+                async with asyncio.TaskGroup() as group:
+                    feeder = group.create_task(StdinPipe(self._transport, name, 0).feed(stdin))
+                    try:
+                        return await collect(frames, bounded)
+                    finally:
+                        feeder.cancel()
+
+    async def _end(self, name: str) -> None:
+        """Kill a process that may not have been started yet: its request may still be under way."""
+        try:
+            async with asyncio.timeout(_KILL_BOUND):
+                for again in (True, False):
+                    try:
+                        await self._transport.request(Call("DELETE", f"/processes/{name}"))
+                        return
+                    except NotFound:
+                        if again:
+                            await asyncio.sleep(0.1)
+        except (TimeoutError, OrchardError):
+            return  # the caller's own cancellation is what is raised
+
+
+def gone(info: SandboxInfo) -> SandboxGone:
+    """Return the error that says why and when the sandbox of ``info`` ended."""
+    detail = f": {info.detail}" if info.detail else ""
+    at = info.ended_at.isoformat() if info.ended_at else None
+    return SandboxGone(f"sandbox {info.id} has ended{detail}", reason=info.reason or "unknown", at=at)

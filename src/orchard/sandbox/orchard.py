@@ -1,0 +1,195 @@
+"""``Orchard``: the door to sandboxes, over the embedded local backend or a service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
+
+from orchard.core.config import env
+from orchard.core.errors import InvalidArgument
+from orchard.core.ids import check_id, check_key, new_id
+from orchard.core.tasks import finish
+from orchard.sandbox.backends import open_backend
+from orchard.sandbox.box import Sandbox, gone
+from orchard.sandbox.lease import Keeper
+from orchard.sandbox.protocol import Backend, Capabilities
+from orchard.sandbox.sessions import Sessions
+from orchard.sandbox.types import OWNER_WINDOW, Network, SandboxInfo, SandboxSpec, State, parse_size
+
+
+class SandboxOptions(TypedDict, total=False):
+    """What a sandbox may be given besides its image. See ``SandboxSpec`` for each."""
+
+    cpu: float
+    memory: int | str
+    """Bytes, or ``"2GiB"``."""
+    disk: int | str
+    pids: int
+    env: Mapping[str, str]
+    user: str
+    workdir: str
+    labels: Mapping[str, str]
+    network: Network
+    ttl: float
+    max_ttl: float
+    idle: float
+    create_timeout: float
+    entrypoint: bool | Sequence[str]
+    tools: Sequence[str]
+
+
+class Orchard:
+    """Makes and finds sandboxes. Cheap to make; serves several event loops and threads, and a fork after use.
+
+    Args:
+        url: of a service; ``ORCHARD_URL`` by default; neither: the local backend, embedded.
+        api_key: for the service; ``ORCHARD_API_KEY`` by default.
+        backend: use this one, by name (``"local"``) or as an object, which stays the caller's to close.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, api_key: str | None = None, backend: Backend | str | None = None
+    ) -> None:
+        url = url or (env("ORCHARD_URL") if backend is None else None)
+        self._made = backend is None or isinstance(backend, str)
+        if backend is None or isinstance(backend, str):
+            name = backend or ("remote" if url else "local")
+            backend = open_backend(name, url=url, api_key=api_key or env("ORCHARD_API_KEY"))
+        self._backend: Backend = backend
+        self._sessions = Sessions()
+        self._keeper = Keeper()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await finish(self.close())
+
+    @property
+    def backend(self) -> Backend:
+        """What makes the sandboxes."""
+        return self._backend
+
+    def sandbox(self, image: str, *, key: str | None = None, **options: Unpack[SandboxOptions]) -> OwnedSandbox:
+        """Return a block that owns a sandbox: ``async with orchard.sandbox("python:3.12") as box``.
+
+        It is made on entering and deleted on leaving, also when cancelled. The block renews its lease every 10 s;
+        30 s without a renewal, as when this program dies, end it.
+
+        Args:
+            image: see ``SandboxSpec.image``.
+            key: idempotency key: the same again gives the same sandbox. Made up by default.
+            **options: see ``SandboxOptions``.
+
+        Raises:
+            CreateFailed: on entering; ``reason`` says why, and nothing is left of it.
+            InvalidArgument: at once; ``field`` names it.
+        """
+        return OwnedSandbox(self, self._keeper, spec_of(image, options, heartbeat=OWNER_WINDOW), _key(key))
+
+    async def create(self, image: str, *, key: str | None = None, **options: Unpack[SandboxOptions]) -> Sandbox:
+        """Make a sandbox without an owner: only ``ttl``, ``idle`` and ``delete`` end it.
+
+        Raises:
+            CreateFailed: ``reason`` says why; nothing is left of it.
+            OrchardError: as the backend's ``create``.
+        """
+        return await self.create_from(spec_of(image, options, heartbeat=None), _key(key))
+
+    async def create_from(self, spec: SandboxSpec, key: str | None = None) -> Sandbox:
+        """Make a sandbox from a whole ``SandboxSpec``; as ``create``."""
+        info = await self._backend.create(spec.validated(), _key(key))
+        return await self._open(info)
+
+    async def get(self, sandbox_id: str) -> SandboxInfo:
+        """Return what is known of a sandbox, also after its end.
+
+        Raises:
+            NotFound: no such sandbox.
+        """
+        return await self._backend.get(check_id(sandbox_id, "sandbox_id"))
+
+    async def attach(self, sandbox_id: str) -> Sandbox:
+        """Return a sandbox that someone made. Attaching owns nothing and changes no time.
+
+        Raises:
+            NotFound: no such sandbox.
+            SandboxGone: it has ended; with the reason.
+        """
+        info = await self.get(sandbox_id)
+        if info.state is State.GONE:
+            raise gone(info)
+        return await self._open(info)
+
+    async def list(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
+        """Return all living sandboxes whose labels include ``labels``, oldest first."""
+        found: list[SandboxInfo] = []
+        cursor: str | None = None
+        while True:
+            page = await self._backend.list(labels, limit=1000, cursor=cursor)
+            found += page.items
+            if (cursor := page.next) is None:
+                return found
+
+    async def delete(self, sandbox_id: str, *, wait: bool = True) -> None:
+        """End a sandbox; with ``wait``, return once nothing of it is left. Deleting twice is fine.
+
+        Raises:
+            NotFound: no such sandbox, ever.
+        """
+        await self._backend.delete(check_id(sandbox_id, "sandbox_id"), wait=wait)
+
+    async def capabilities(self) -> Capabilities:
+        """Return what this backend cannot do, by name with the reason."""
+        return await self._backend.capabilities()
+
+    async def close(self) -> None:
+        """Close this event loop's connections. Sandboxes live on, and the object may be used again."""
+        await self._sessions.close()
+        if self._made:
+            await self._backend.close()
+
+    async def _open(self, info: SandboxInfo) -> Sandbox:
+        return Sandbox(info, await self._backend.endpoint(info.id), self._backend, self._sessions)
+
+
+class OwnedSandbox:
+    """The block that owns one sandbox; see ``Orchard.sandbox``."""
+
+    def __init__(self, orchard: Orchard, keeper: Keeper, spec: SandboxSpec, key: str) -> None:
+        self._orchard, self._keeper, self._spec, self._key = orchard, keeper, spec, key
+        self._box: Sandbox | None = None
+
+    async def __aenter__(self) -> Sandbox:
+        self._box = box = await self._orchard.create_from(self._spec, self._key)
+        self._keeper.add(box)
+        return box
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._box is not None:
+            box, self._box = self._box, None
+            self._keeper.drop(box)
+            await finish(box.delete())
+
+
+def spec_of(image: str, options: SandboxOptions, *, heartbeat: float | None) -> SandboxSpec:
+    """Return the checked spec of an image and its options.
+
+    Raises:
+        InvalidArgument: ``field`` names it.
+    """
+    unknown = set(options) - set(SandboxOptions.__annotations__)
+    if unknown:
+        raise InvalidArgument(f"a sandbox has no option {', '.join(sorted(unknown))}", field=min(unknown))
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given |= {name: parse_size(given[name], name) for name in ("memory", "disk") if name in given}
+    return SandboxSpec(image=image, heartbeat=heartbeat, **given).validated()
+
+
+def _key(key: str | None) -> str:
+    return check_key(key, "key") if key is not None else new_id("key")
