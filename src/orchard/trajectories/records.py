@@ -7,9 +7,9 @@ A trajectory is the join of a rollout record with the calls of its sessions. Ses
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 SCHEMA = 1
 
@@ -30,6 +30,8 @@ class Usage(BaseModel):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    estimated: bool = False
+    """True where words were counted because the engine reported nothing."""
 
 
 class CallTimes(BaseModel):
@@ -50,13 +52,13 @@ class CallRecord(Record):
     id: str
     session: str
     index: int
-    """Order within the session, from 0."""
+    """Order of arrival within the session, from 0; failed and cut calls count."""
     parent: str | None = None
     """The call whose conversation this one extends; None starts a root."""
     matched: str = "root"
-    """Which rule joined it to its parent: ``root``, ``extends``, ``forked`` …."""
+    """``root``; ``extends`` (keeps the parent's whole conversation, same tools); ``forked`` (keeps a part)."""
     purpose: str = "agent"
-    """``agent``, ``title``, ``summary``, ``compaction``, ``subagent`` …."""
+    """``agent``, or ``side`` for a call without tools in a session that uses them (title, summary, compaction)."""
     dialect: str
     streamed: bool = False
     model: str
@@ -64,12 +66,14 @@ class CallRecord(Record):
     policy_version: str | None = None
     kept_messages: int = 0
     """How many messages of the parent's conversation (its prompt and its answer) this prompt keeps."""
+    edits: dict[int, dict[str, Any]] = Field(default_factory=dict[int, dict[str, Any]])
+    """Kept messages (by position) that came back equal in meaning but in another form, as they were served."""
     messages: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
     """The prompt's messages after the kept ones, in OpenAI chat form."""
     tools_hash: str | None = None
     tools: list[dict[str, Any]] | None = None
     """Given in full at the session's first call that uses them; later ones name the hash."""
-    sampling: dict[str, Any] = Field(default_factory=dict)
+    sampling: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Parameters as sent to the engine."""
     answer: dict[str, Any] | None = None
     """The assistant message in OpenAI chat form; what had arrived, where it was cut."""
@@ -84,6 +88,8 @@ class CallRecord(Record):
     """Natural logarithms, one for each sampled id."""
     status: Literal["ok", "aborted", "error"] = "ok"
     error: str | None = None
+    error_code: str | None = None
+    """Code of the typed error, where ``status`` is not ``ok``."""
     times: CallTimes
     response_id: str
     """Id under which the answer went to the harness."""
@@ -98,15 +104,28 @@ class RetryRecord(Record):
     at: datetime
 
 
+class RefusalRecord(Record):
+    """A request that was answered with a final error before any engine saw it."""
+
+    type: Literal["refusal"] = "refusal"
+    session: str
+    at: datetime
+    code: str
+    """``budget_exceeded``, ``invalid_request`` …."""
+    detail: str = ""
+
+
 class SessionRecord(Record):
     """A session was opened: one try of one rollout."""
 
     type: Literal["session"] = "session"
     session: str
     at: datetime
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict[str, str])
     """Run, rollout, task, attempt, try …."""
-    budget: dict[str, float] = Field(default_factory=dict)
+    budget: dict[str, float] = Field(default_factory=dict[str, float])
+    engine: str = ""
+    model: str = ""
 
 
 class ToolRecord(BaseModel):
@@ -116,7 +135,7 @@ class ToolRecord(BaseModel):
 
     call_id: str | None = None
     name: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
     output: str = ""
     exit_code: int | None = None
     seconds: float = 0.0
@@ -132,7 +151,7 @@ class RewardRecord(BaseModel):
     score: float | None
     weight: float = 1.0
     missing: str | None = None
-    evidence: dict[str, Any] = Field(default_factory=dict)
+    evidence: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class Failure(BaseModel):
@@ -177,12 +196,22 @@ class RolloutRecord(Record):
     reward: float | None = None
     """Weighted mean of the graders; None when any is missing."""
     failure: Failure | None = None
-    environment: dict[str, Any] = Field(default_factory=dict)
+    environment: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Image digest, backend, sandbox statistics, Orchard's version."""
     started_at: datetime
-    seconds: dict[str, float] = Field(default_factory=dict)
+    seconds: dict[str, float] = Field(default_factory=dict[str, float])
     """Per stage: ``prepare``, ``sandbox``, ``harness``, ``patch``, ``grade``."""
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict[str, str])
 
 
-AnyRecord = CallRecord | RetryRecord | SessionRecord | RolloutRecord
+AnyRecord = Annotated[
+    CallRecord | RetryRecord | RefusalRecord | SessionRecord | RolloutRecord, Field(discriminator="type")
+]
+"""Any line of the store."""
+
+RECORD: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a record: one line of the store."""
+    return {"$id": f"orchard.trajectories/{SCHEMA}", **RECORD.json_schema()}

@@ -1,0 +1,141 @@
+"""When two chat messages are the same: harnesses send the model's own turns back in other forms.
+
+Seen: arguments re-serialised, text as a list of parts, ``null`` / ``""`` / ``[]`` / no content, ids of tool calls
+rewritten, reasoning left out, cache marks. Each of these is equal here; anything else that differs is a difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+Message = dict[str, Any]
+
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+_IGNORED = frozenset({"cache_control", "refusal", "annotations", "audio", "function_call", "provider_specific_fields"})
+"""Ignored where they are empty; a value in one of them counts."""
+_ALWAYS_IGNORED = frozenset({"cache_control", "provider_specific_fields"})
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Return the text of the model's reasoning in ``message``; ``""`` where there is none."""
+    for key in _REASONING:
+        value = message.get(key)
+        if isinstance(value, str) and value:
+            return value
+    return ""
+
+
+def normal_forms(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """Return what counts of each message; reasoning is left out (see ``reasoning_of``).
+
+    Ids of tool calls become their rank in the conversation, so that answers stay joined to their calls under any names.
+    """
+    ranks: dict[str, int] = {}
+    count = 0
+    forms: list[Message] = []
+    for message in messages:
+        form = _form(message)
+        calls = _dicts(message.get("tool_calls"))
+        if calls:
+            form["tool_calls"] = [_call_form(call) for call in calls]
+            for call in calls:
+                ranks[str(call.get("id"))] = count
+                count += 1
+        if "tool_call_id" in message:
+            form["tool_call_id"] = ranks.get(str(message["tool_call_id"]), -1)
+        forms.append(form)
+    return forms
+
+
+def keys(messages: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """Return one digest for each message: equal for messages that are the same."""
+    return [_digest(form) for form in normal_forms(messages)]
+
+
+def first_difference(recorded: Sequence[Mapping[str, Any]], given: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return in words where ``given`` first differs from ``recorded``; None where it does not."""
+    for index, (left, right) in enumerate(zip(normal_forms(recorded), normal_forms(given), strict=False)):
+        if left != right:
+            name = next(key for key in [*left, *right] if left.get(key) != right.get(key))
+            role = left.get("role")
+            return f"message {index} ({role}): {name} {_apart(left.get(name), right.get(name))}"
+    if len(recorded) != len(given):
+        return f"{len(given)} messages, recorded were {len(recorded)}"
+    return None
+
+
+def _apart(left: object, right: object) -> str:
+    one, two = (value if isinstance(value, str) else json.dumps(value, sort_keys=True) for value in (left, right))
+    at = next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    start = max(0, at - 20)
+    return f"differs at character {at}: recorded {one[start : at + 40]!r}, given {two[start : at + 40]!r}"
+
+
+def _form(message: Mapping[str, Any]) -> Message:
+    form: Message = {}
+    for key, value in message.items():
+        if key in _REASONING or key in ("content", "tool_calls", "tool_call_id") or key in _ALWAYS_IGNORED:
+            continue
+        if value is None or (key in _IGNORED and not value):
+            continue
+        form[key] = value
+    content = _content_form(message.get("content"))
+    if content:
+        form["content"] = content
+    return form
+
+
+def _content_form(content: Any) -> Any:
+    """Text and a list of text parts are one; other parts stay parts, in order."""
+    if not isinstance(content, list):
+        return content or ""
+    parts: list[Any] = []
+    for part in cast("list[Any]", content):
+        text = _text_of(part)
+        if text is None:
+            parts.append(_without_marks(part))
+        elif parts and isinstance(parts[-1], str):
+            parts[-1] += text
+        elif text:
+            parts.append(text)
+    return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
+
+
+def _text_of(part: Any) -> str | None:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict):
+        known = cast("Message", part)
+        if known.get("type") == "text" and isinstance(known.get("text"), str):
+            return str(known["text"])
+    return None
+
+
+def _without_marks(part: Any) -> Any:
+    if not isinstance(part, dict):
+        return part
+    return {key: value for key, value in cast("Message", part).items() if key not in _ALWAYS_IGNORED}
+
+
+def _call_form(call: Message) -> Message:
+    function = call.get("function")
+    known = cast("Message", function) if isinstance(function, dict) else {}
+    arguments: Any = known.get("arguments")
+    if isinstance(arguments, str):
+        with suppress(ValueError):  # broken JSON is what the model wrote: it counts as it stands
+            arguments = json.loads(arguments) if arguments.strip() else {}
+    return {"name": known.get("name"), "arguments": arguments}
+
+
+def _dicts(value: Any) -> list[Message]:
+    if not isinstance(value, list):
+        return []
+    return [cast("Message", item) for item in cast("list[Any]", value) if isinstance(item, dict)]
+
+
+def _digest(form: Message) -> bytes:
+    return hashlib.blake2b(json.dumps(form, sort_keys=True).encode(), digest_size=16).digest()
