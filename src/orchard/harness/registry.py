@@ -1,0 +1,26 @@
+"""Harnesses by name. Adding one is a file in this room and a line here."""
+
+from __future__ import annotations
+
+import importlib
+
+from orchard.core.errors import InvalidArgument
+from orchard.harness.protocol import Harness
+
+HARNESSES = {
+    "bash-loop": "orchard.harness.bash_loop:BashLoop",
+    "command": "orchard.harness.command:CommandHarness",
+    "mini-swe-agent": "orchard.harness.mini_swe_agent.driver:MiniSweAgent",
+}
+
+
+def create_harness(name: str) -> Harness:
+    """Return a new driver of the harness ``name``.
+
+    Raises:
+        InvalidArgument: no such harness; the message lists those there are.
+    """
+    if name not in HARNESSES:
+        raise InvalidArgument(f"no harness {name!r}; there are {', '.join(sorted(HARNESSES))}", field="harness")
+    module, _, attribute = HARNESSES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)()
