@@ -1,0 +1,8 @@
+package rootfs
+
+import "syscall"
+
+const (
+	sysFstatat   = syscall.SYS_NEWFSTATAT
+	sysRenameat2 = 316
+)
