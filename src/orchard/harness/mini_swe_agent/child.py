@@ -2,7 +2,8 @@
 
 FD is one end of a socket pair that speaks JSON lines. The parent sends one job; the child answers ``{"ready": true}``
 once its imports are done, runs the agent, and asks for each command: ``{"command": "..."}`` ->
-``{"output", "returncode", "exception_info"}``, or ``{"trouble": "..."}``, which ends the run without the model reading it.
+``{"output", "returncode", "exception_info"}``, or ``{"trouble": "..."}``, which ends
+the run without the model reading it.
 """
 # pyright: reportMissingImports=false, reportMissingModuleSource=false
 
@@ -12,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +78,37 @@ def run(bridge: Bridge, job: dict[str, Any]) -> None:
     import yaml
     from minisweagent.agents.default import DefaultAgent
     from minisweagent.config import builtin_config_dir
+    from minisweagent.exceptions import InterruptAgentFlow, LimitsExceeded
     from minisweagent.models.litellm_model import LitellmModel
 
+    class Model(LitellmModel):
+        """Ends the run at once on the endpoint's final codes, which litellm gives types that are tried again."""
+
+        abort_exceptions = [*LitellmModel.abort_exceptions, InterruptAgentFlow]  # noqa: RUF012 - as in its base
+
+        def _query(self, messages: list[dict[str, str]], **kwargs: Any) -> Any:
+            try:
+                return super()._query(messages, **kwargs)
+            except Exception as error:  # the seam to litellm: whatever it raises is looked at, and raised again
+                status = next((job["final"][code] for code in codes(error) if code in job["final"]), None)
+                if status is None:
+                    raise
+                extra = {"exit_status": status, "submission": ""}
+                raise LimitsExceeded({"role": "exit", "content": str(error), "extra": extra}) from error
+
     config = yaml.safe_load((Path(builtin_config_dir) / "mini.yaml").read_text())
-    model = LitellmModel(**{**config["model"], **job["model"]})
+    model = Model(**{**config["model"], **job["model"]})
     templates = {key: config["agent"][key] for key in ("system_template", "instance_template")}
     agent = DefaultAgent(model, BridgeEnvironment(bridge, job["facts"]), **{**templates, **job["agent"]})
     bridge.send({"ready": True})
     agent.run(job["task"])
+
+
+def codes(error: BaseException | None) -> Iterator[str]:
+    """Yield the ``code`` of an error and of those it came from."""
+    while error is not None:
+        yield str(getattr(error, "code", None))
+        error = error.__cause__ or error.__context__
 
 
 def main() -> None:

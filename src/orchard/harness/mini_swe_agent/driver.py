@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchard.core.errors import InvalidArgument, OrchardError
-from orchard.harness.endpoint import EndpointFailed
+from orchard.harness.endpoint import BUDGET_CODE, CONTEXT_CODE, EndpointFailed
 from orchard.harness.mini_swe_agent import install
 from orchard.harness.mini_swe_agent.bridge import Bridge
 from orchard.harness.protocol import HarnessRequest, HarnessResult, Stop
@@ -21,11 +21,11 @@ START_SECONDS = 180.0
 """Most seconds until its imports are done; they are slow, and slower on a busy machine."""
 STOPS = {
     "Submitted": Stop.SUBMITTED, "LimitsExceeded": Stop.TURNS, "TimeExceeded": Stop.TIME,
-    "RepeatedFormatError": Stop.FORMAT, "ContextWindowExceededError": Stop.CONTEXT,
-    "PermissionDeniedError": Stop.BUDGET,
+    "RepeatedFormatError": Stop.FORMAT, "ContextWindowExceededError": Stop.CONTEXT, "BudgetExceeded": Stop.BUDGET,
 }  # fmt: skip
-"""Its exit status -> why it ended. 403 is what an endpoint answers once a session's budget is spent; any other status
-is trouble."""
+"""Its exit status -> why it ended; any other status is trouble."""
+FINAL = {BUDGET_CODE: "BudgetExceeded", CONTEXT_CODE: "ContextWindowExceededError"}
+"""Code of an endpoint's error that ends the run at once -> the exit status it ends with."""
 
 
 class HarnessBroke(OrchardError):
@@ -76,6 +76,7 @@ def _job(request: HarnessRequest, trajectory: Path, facts: dict[str, str]) -> di
     return {
         "task": request.instruction,
         "facts": facts,
+        "final": FINAL,
         "model": {
             "model_name": f"openai/{request.model}", "cost_tracking": "ignore_errors",
             "model_kwargs": {**request.config.get("sampling", {}), **endpoint},
