@@ -1,0 +1,112 @@
+"""Network: lines 50 to 54, and reverse tunnels."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from orchard.sandbox.conformance.suite import Context, check, expect
+
+TRY_OUT = """
+import socket, time, sys
+def tcp(family, address):
+    s = socket.socket(family, socket.SOCK_STREAM); s.settimeout(2); s.connect(address); s.send(b"x")
+def udp(family, address):
+    s = socket.socket(family, socket.SOCK_DGRAM); s.settimeout(2); s.sendto(b"x", address)
+def icmp():
+    s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP); s.sendto(b"\\x08\\0\\xf7\\xff\\0\\0\\0\\0", (TARGET, 0))
+TARGET, PORT = sys.argv[1], int(sys.argv[2])
+tries = {
+    "tcp": lambda: tcp(socket.AF_INET, (TARGET, PORT)),
+    "tcp6": lambda: tcp(socket.AF_INET6, ("fd00::1", PORT)),
+    "mapped": lambda: tcp(socket.AF_INET6, ("::ffff:" + TARGET, PORT)),
+    "udp": lambda: udp(socket.AF_INET, (TARGET, 53)),
+    "udp6": lambda: udp(socket.AF_INET6, ("fd00::1", 53)),
+    "metadata": lambda: tcp(socket.AF_INET, ("169.254.169.254", 80)),
+    "icmp": icmp,
+}
+for name, attempt in tries.items():
+    try:
+        attempt()
+        print("OUT", name)
+    except OSError:
+        pass
+start = time.monotonic()
+try:
+    socket.getaddrinfo("example.com", 80)
+    print("OUT dns")
+except OSError:
+    pass
+print("lookup", time.monotonic() - start)
+"""
+
+
+@check(50, "deny-all: nothing leaves, and a look-up fails in under a second", tools=("python3",))
+async def _deny_all(ctx: Context) -> None:
+    async with ctx.box(network="none") as box:
+        result = await box.run(["python3", "-c", TRY_OUT, ctx.host_address(), "9"], timeout=40, user="0")
+        left = [line for line in result.text.splitlines() if line.startswith("OUT")]
+        expect(result.ok and not left, f"left the sandbox: {left} {result.error_text[-300:]}")
+        took = float(result.text.split("lookup")[1])
+        expect(took < 1, f"a failing look-up took {took:.1f} s")
+
+
+@check(50, "deny-all has a loopback of its own", tools=("python3",))
+async def _own_loopback(ctx: Context) -> None:
+    async with ctx.box() as first, ctx.box() as second:
+        await first.start(["python3", "-m", "http.server", "8123", "--bind", "127.0.0.1"])
+        fetch = [
+            "python3",
+            "-c",
+            "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8123/', timeout=2).status)",
+        ]
+        for _ in range(50):
+            if (inside := await first.run(fetch)).ok:
+                break
+            await asyncio.sleep(0.1)
+        expect(inside.text.strip() == "200", f"not reached inside: {inside.error_text[-200:]}")
+        expect(not (await second.run(fetch)).ok, "another sandbox reaches it")
+
+
+@check(54, "a port inside is reached through a tunnel, both ways and half-closed", tools=("python3",))
+async def _tunnel(ctx: Context) -> None:
+    server = (
+        "import socketserver\n"
+        "class H(socketserver.StreamRequestHandler):\n"
+        "    def handle(self): data = self.rfile.read(); self.wfile.write(data[::-1])\n"
+        "socketserver.TCPServer(('127.0.0.1', 8124), H).serve_forever()"
+    )
+    payload = bytes(range(256)) * 4000
+    async with ctx.box() as box:
+        await box.start(["python3", "-c", server])
+        tunnel = await box.tunnel(8124, wait=10)
+        await tunnel.write(payload)
+        await tunnel.write_eof()
+        back = b"".join([chunk async for chunk in tunnel])
+        await tunnel.close()
+        expect(back == payload[::-1], f"{len(back)} bytes came back of {len(payload)}")
+
+
+@check(50, "a reverse tunnel leads out of a sandbox without network, and only to its target", tools=("python3",))
+async def _reverse(ctx: Context) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = await reader.read()
+        writer.write(b"target:" + data)
+        writer.write_eof()
+        await writer.drain()
+        writer.close()
+
+    client = (
+        "import socket; s = socket.create_connection(('127.0.0.1', 8126), 5); s.sendall(b'x' * 100000); "
+        "s.shutdown(1); d = b''\nwhile (c := s.recv(65536)): d += c\nprint(d[:7].decode(), len(d))"
+    )
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, ctx.box() as box:
+        async with box.reverse(8126, f"tcp:127.0.0.1:{port}"):
+            results = await asyncio.gather(*(box.run(["python3", "-c", client], timeout=20) for _ in range(8)))
+            wrong = [result for result in results if result.text.split() != ["target:", "100007"]]
+            expect(not wrong, f"{len(wrong)} of 8 at once: {wrong[:1]} {wrong and wrong[0].error_text[-300:]}")
+        start = time.monotonic()
+        after = await box.run(["python3", "-c", client], timeout=40)
+        expect(not after.ok and time.monotonic() - start < 5, f"the tunnel outlives its block: {after}")

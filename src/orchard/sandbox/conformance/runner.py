@@ -1,0 +1,141 @@
+"""Runs the checks against a backend, several at once, and reports each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from orchard.sandbox.conformance.context import Context, NotApplicable, NotHeld
+from orchard.sandbox.conformance.suite import CHECKS, Check
+
+Verdict = Literal["passed", "failed", "excepted", "not applicable"]
+
+LATER: Sequence[tuple[int, str, str]] = (
+    (14, "a paused sandbox does not burn a command's time-out", "no backend can pause a sandbox yet"),
+    (43, "a recycled warm sandbox holds nothing of the one before", "there are no warm pools yet"),
+    (51, "an allow-list allows only the named host and port", "networks are none or open; there are no lists yet"),
+    (52, "open egress reaches neither metadata, API nor other sandboxes", "no backend offers open egress yet"),
+    (53, "changing a policy works on a running sandbox", "networks are none or open; there are no lists yet"),
+)
+"""Lines whose feature no backend has yet: (line, claim, reason). Reported as excepted, never left out."""
+
+AT_ONCE = 4  # checks that run together; those that measure time or fill the machine run alone
+ALONE_SECONDS = 90.0  # a check with a bound of so much or more runs alone
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one check."""
+
+    line: int
+    claim: str
+    verdict: Verdict
+    detail: str = ""
+    """What was seen, or why it was not checked."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """All outcomes, by line."""
+
+    backend: str
+    outcomes: Sequence[Outcome]
+
+    @property
+    def ok(self) -> bool:
+        """True if no check failed."""
+        return not any(outcome.verdict == "failed" for outcome in self.outcomes)
+
+    def count(self, verdict: Verdict) -> int:
+        """Return how many checks ended so."""
+        return sum(outcome.verdict == verdict for outcome in self.outcomes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON-serialisable facts."""
+        return {"backend": self.backend, "ok": self.ok, "checks": [asdict(outcome) for outcome in self.outcomes]}
+
+
+async def run(
+    context: Context,
+    *,
+    lines: Iterable[int] | None = None,
+    progress: Callable[[Outcome], None] | None = None,
+    at_once: int = AT_ONCE,
+) -> Report:
+    """Run the checks of ``lines`` (all by default) and return the report.
+
+    Args:
+        context: the backend under test.
+        lines: numbers of behaviours.
+        progress: called with each outcome as it is known.
+        at_once: checks that may run together.
+
+    Raises:
+        OrchardError: the backend cannot even make a sandbox of the default image.
+    """
+    wanted = None if lines is None else set(lines)
+    chosen = [check for check in CHECKS if wanted is None or check.line in wanted]
+    excepted = (await context.orchard.capabilities()).exceptions
+    tools = await _tools(context, {tool for check in chosen for tool in check.tools})
+    outcomes = [
+        Outcome(line, claim, "excepted", reason) for line, claim, reason in LATER if wanted is None or line in wanted
+    ]
+
+    async def one(check: Check) -> None:
+        reason = excepted.get(check.feature or "") or excepted.get(f"line {check.line}")
+        missing = [tool for tool in check.tools if tool not in tools]
+        if reason is not None:
+            outcome = Outcome(check.line, check.claim, "excepted", reason)
+        elif missing:
+            outcome = Outcome(check.line, check.claim, "not applicable", f"the image has no {', '.join(missing)}")
+        else:
+            outcome = await run_check(check, context)
+        outcomes.append(outcome)
+        if progress:
+            progress(outcome)
+
+    gate = asyncio.Semaphore(at_once)
+
+    async def gated(check: Check) -> None:
+        async with gate:
+            await one(check)
+
+    async with asyncio.TaskGroup() as group:
+        for check in chosen:
+            if check.seconds < ALONE_SECONDS:
+                group.create_task(gated(check))
+    for check in chosen:
+        if check.seconds >= ALONE_SECONDS:
+            await one(check)
+    return Report(context.orchard.backend.name, sorted(outcomes, key=lambda outcome: (outcome.line, outcome.claim)))
+
+
+async def run_check(check: Check, context: Context) -> Outcome:
+    """Run one check within its time; every way in which it ends is an outcome."""
+    start = time.monotonic()
+    verdict: Verdict = "passed"
+    detail = ""
+    try:
+        async with asyncio.timeout(check.seconds):
+            await check.run(context)
+    except NotApplicable as reason:
+        verdict, detail = "not applicable", str(reason)
+    except NotHeld as seen:
+        verdict, detail = "failed", str(seen)
+    except Exception as error:  # the seam to the backend under test: whatever it raises is its failure
+        where = traceback.extract_tb(error.__traceback__)
+        inside = next((frame.lineno for frame in reversed(where) if "conformance" in frame.filename), None)
+        verdict, detail = "failed", f"{type(error).__name__}: {error} (at line {inside} of the check's file)"
+    return Outcome(check.line, check.claim, verdict, detail[:2000], time.monotonic() - start)
+
+
+async def _tools(context: Context, names: set[str]) -> set[str]:
+    """Return those of ``names`` that the default image has."""
+    async with context.box() as box:
+        script = "; ".join(f"command -v {name} >/dev/null && echo {name}" for name in sorted(names)) or "true"
+        return set((await box.run(script, timeout=30)).text.split())

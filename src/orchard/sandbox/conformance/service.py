@@ -1,0 +1,127 @@
+"""Service and SDK: lines 57 to 60."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from orchard.core.errors import CreateFailed, InvalidArgument, NotFound, OrchardError
+from orchard.sandbox.conformance.suite import Context, check, expect, expect_error
+
+TWICE = """
+import asyncio, os, threading
+from orchard import Orchard, SyncOrchard
+async def once(orchard=None):
+    async with Orchard() as orchard:
+        async with orchard.sandbox({image!r}) as box:
+            return (await box.run("echo once")).text.strip()
+print(asyncio.run(once()), asyncio.run(once()))
+with SyncOrchard() as orchard, orchard.sandbox({image!r}) as box:
+    answers = []
+    threads = [threading.Thread(target=lambda n=n: answers.append(box.run(f"echo {{n}}").text.strip())) for n in range(8)]
+    [thread.start() for thread in threads]; [thread.join() for thread in threads]
+    print(*sorted(answers))
+child = os.fork()
+if child == 0:
+    try:
+        print(asyncio.run(once()), flush=True)
+    finally:
+        os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@check(57, "a hundred creates at once all succeed", seconds=180)
+async def _hundred(ctx: Context) -> None:
+    boxes = await asyncio.gather(*(ctx.orchard.create(ctx.image, ttl=120) for _ in range(100)), return_exceptions=True)
+    made = [box for box in boxes if not isinstance(box, BaseException)]
+    try:
+        expect(len(made) == 100, f"{len(made)} of 100: {[box for box in boxes if isinstance(box, BaseException)][:1]}")
+        results = await asyncio.gather(*(box.run("echo up") for box in made))
+        expect(all(result.stdout == b"up\n" for result in results), "not all answer")
+    finally:
+        await asyncio.gather(*(ctx.orchard.delete(box.id) for box in made))
+
+
+@check(57, "during 200 slow creates the service's health answers in under 100 ms", feature="service", seconds=120)
+async def _health(ctx: Context) -> None:
+    async with ctx.registry("busybox", delay=3) as image:
+        creates = [asyncio.ensure_future(ctx.orchard.create(image, ttl=60)) for _ in range(200)]
+        worst = 0.0
+        for _ in range(15):
+            await asyncio.sleep(0.1)
+            worst = max(worst, await ctx.timed(ctx.get("/health")))
+        boxes = await asyncio.gather(*creates)
+        await asyncio.gather(*(ctx.orchard.delete(box.id) for box in boxes))
+        expect(worst < 0.1, f"health took {worst * 1000:.0f} ms")
+
+
+@check(58, "two asyncio.run in a row, the sync client from threads, a fork after use: all work", seconds=90)
+async def _loops_threads_forks(ctx: Context) -> None:
+    process = await ctx.python(TWICE.format(image=ctx.image))
+    out, err = await asyncio.wait_for(process.communicate(), 80)
+    expect(out.split() == b"once once 0 1 2 3 4 5 6 7 once".split(), f"{out!r} {(err or b'')[-800:]!r}")
+
+
+@check(59, "keys, env values and file contents never appear in logs")
+async def _no_secrets_in_logs(ctx: Context) -> None:
+    records: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(self.format(record))
+
+    root, handler = logging.getLogger(), Keep(logging.DEBUG)
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    try:
+        async with ctx.box(env={"API_KEY": "s3cret-in-env"}) as box:
+            await box.run("true", env={"OTHER": "s3cret-in-command"}, stdin=b"s3cret-in-stdin")
+            await box.files.write("/tmp/f", b"s3cret-in-file")
+            try:
+                await box.run(["/nope"], env={"OTHER": "s3cret-in-error"})
+            except OrchardError as error:
+                records.append(repr(error))
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+    found = [line for line in records if "s3cret" in line or "Bearer" in line]
+    expect(records and not found, f"{len(records)} records, in them: {found[:2]}")
+
+
+@check(59, "ids such as ../x are refused")
+async def _ids(ctx: Context) -> None:
+    for wrong in ("../x", "sb-../../etc", "", "a/b", "A B", "sb-%2e%2e", "x" * 200):
+        for call in (ctx.orchard.get, ctx.orchard.delete, ctx.orchard.attach):
+            try:
+                await call(wrong)
+            except (InvalidArgument, NotFound):
+                continue
+            expect(False, f"{wrong!r} was accepted")
+    async with ctx.box() as box:
+        await expect_error(InvalidArgument, box.run("true", key="../x"))
+
+
+@check(59, "a mount of the host is refused unless it is allowed", feature="service")
+async def _host_mount(ctx: Context) -> None:
+    for image in ("host", "dir:/etc"):
+        try:
+            box = await ctx.orchard.create(image, ttl=60)
+        except (CreateFailed, OrchardError) as error:
+            expect("host" in str(error) or "allow" in str(error), f"saw {error}")
+        else:
+            await ctx.orchard.delete(box.id)
+            expect(False, f"{image} was given to a tenant of the service")
+
+
+@check(60, "a thousand commands at once from one client are not capped silently", seconds=180)
+async def _thousand_commands(ctx: Context) -> None:
+    async with ctx.box() as box:
+        start = time.monotonic()
+        results = await asyncio.gather(*(box.run(f"sleep 1; echo {number}", timeout=120) for number in range(1000)))
+        took = time.monotonic() - start
+        wrong = [number for number, result in enumerate(results) if result.text.strip() != str(number)]
+        expect(not wrong, f"{len(wrong)} of 1000 are wrong")
+        expect(took < 60, f"took {took:.0f} s, as if they stood in a queue")
