@@ -1,0 +1,126 @@
+"""Ending sandboxes, and sweeping what the dead have left: processes, cgroups, the runtime's state, folders."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from orchard.core.errors import GONE_REASONS, InternalError, NotFound
+from orchard.sandbox.local import cgroups
+from orchard.sandbox.local.powers import Powers
+from orchard.sandbox.local.process import boot_id
+from orchard.sandbox.local.records import Record, Store, now
+from orchard.sandbox.local.settings import LocalSettings
+
+_KILL_SECONDS = 30.0
+
+
+class Endings:
+    """Ends sandboxes of one home."""
+
+    def __init__(self, settings: LocalSettings, store: Store, powers: Powers) -> None:
+        self._settings, self._store, self._powers = settings, store, powers
+        self._boot = boot_id()
+
+    def look(self, sandbox_id: str) -> Record:
+        """Return its record; if its PID 1 has ended, the end is found out and written first.
+
+        Raises:
+            NotFound: no such sandbox.
+        """
+        record = self._store.read(sandbox_id)
+        if record.ended_at or record.alive(self._boot):
+            return record
+        self._sweep_one(sandbox_id)
+        return self._store.read(sandbox_id)
+
+    def delete(self, sandbox_id: str) -> bool:
+        """End it now, wait for its processes and remove every trace. False while another process works on it.
+
+        Raises:
+            NotFound: no such sandbox, ever.
+        """
+        record = self._store.read(sandbox_id)
+        with self._store.lock(sandbox_id) as held:
+            if held:
+                record = self._store.read(sandbox_id)
+                if not record.ended_at and record.alive(self._boot):
+                    self._store.end(record.ended("deleted"))
+                self._finish(self._store.read(sandbox_id))
+                return True
+        return not self._store.folder(sandbox_id).exists()
+
+    def discard(self, record: Record) -> None:
+        """Remove a sandbox that was never ready; the caller holds its lock. No record of it stays."""
+        self._remove(record)
+        self._powers.remove_tree(self._store.folder(record.id))
+
+    def sweep(self) -> None:
+        """Remove what the dead have left, and records past their time. Living ones and half-made ones stay."""
+        for sandbox_id in self._store.ids():
+            with contextlib.suppress(NotFound):  # made or removed this moment
+                if not self._store.read(sandbox_id).alive(self._boot):
+                    self._sweep_one(sandbox_id)
+                continue
+            self._sweep_one(sandbox_id)
+        self._store.forget_ended(self._settings.keep_ended)
+
+    def _sweep_one(self, sandbox_id: str) -> None:
+        with self._store.lock(sandbox_id) as held:
+            if not held:
+                return
+            try:
+                record = self._store.read(sandbox_id)
+            except NotFound:  # its maker died before the first record
+                self._powers.remove_tree(self._store.folder(sandbox_id))
+                return
+            if record.ended_at or record.pid:
+                self._finish(record)
+            else:  # its maker died half-way: it never was
+                self.discard(record)
+
+    def _finish(self, record: Record) -> None:
+        """Write the end of a sandbox, then remove all of it; the caller holds its lock."""
+        if not record.ended_at:
+            self._store.end(self._cause(record))
+        self._remove(record)
+        self._powers.remove_tree(self._store.folder(record.id))
+
+    def _remove(self, record: Record) -> None:
+        folders = [Path(folder) for folder in record.cgroups]
+        process = record.process
+        if process is not None and record.boot == self._boot and not process.kill(_KILL_SECONDS):
+            raise InternalError(f"PID 1 of sandbox {record.id} (pid {process.pid}) survives SIGKILL")
+        if record.boot == self._boot:
+            if process is None:
+                self._kill_unrecorded(record, folders)
+            cgroups.remove(folders)
+        Path(record.socket).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a short folder for sockets, once empty; else it is the sandbox's own
+            Path(record.socket).parent.rmdir()
+        self._powers.remove_tree(self._settings.home / "runtime" / record.id)
+
+    def _kill_unrecorded(self, record: Record, folders: list[Path]) -> None:
+        """Kill what a launch left that ended between the start of PID 1 and its being recorded."""
+        state = self._settings.home / "runtime" / record.id / "state.json"
+        if state.exists():
+            self._powers.call(
+                [self._settings.runtime, "--root", str(state.parent.parent), "kill", record.id, "KILL"], timeout=20
+            )
+        cgroups.kill_all(folders)
+
+    def _cause(self, record: Record) -> Record:
+        """Find out why a dead sandbox ended: its own word, the kernel's counters, or that nobody knows."""
+        if record.boot != self._boot:
+            return record.ended("node_lost", "the machine was started anew")
+        if cgroups.oom_killed([Path(folder) for folder in record.cgroups]):
+            return record.ended("oom", "the kernel ended sandboxd for want of memory")
+        said = self._store.folder(record.id) / "state" / "death.json"
+        if not said.exists():
+            return record.ended("signal", "sandboxd ended without a word: killed from outside the sandbox")
+        word = json.loads(said.read_text())
+        reason = str(word.get("reason"))
+        known = reason if reason in GONE_REASONS else "unknown"
+        return replace(record.ended(known, word.get("detail") or None, at=word.get("at") or now()))
