@@ -1,1 +1,4 @@
-"""The REST control plane over a backend."""
+"""The REST control plane over a backend, and the data path to its sandboxes.
+
+``Service(backend, options).app`` is an ASGI application; ``Server(configure(app, ...), service.stopping)`` serves it.
+"""

@@ -1,0 +1,160 @@
+"""The control plane's work, apart from HTTP: tenants, quotas and keys around a backend."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+from orchard.core.errors import CreateFailed, InvalidArgument, OrchardError
+from orchard.core.ids import new_id
+from orchard.sandbox.protocol import Backend
+from orchard.sandbox.types import Page, SandboxInfo, SandboxSpec, State, check_labels
+from orchard.service.datapath import DataPath
+from orchard.service.directory import Directory
+from orchard.service.keys import TENANT_LABEL, Caller
+from orchard.service.limits import Quotas
+from orchard.service.metrics import Metrics
+from orchard.service.once import Once, scoped
+
+RESERVED = "orchard/"
+_FROM_THIS_MACHINE = ("dir:", "oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "containers-storage:")
+_POLL = (0.03, 0.5)  # seconds between looks while waiting for a state: the first, and the longest
+MOST_WAIT = 60.0
+
+
+class Control:
+    """What the routes of the control plane do."""
+
+    def __init__(
+        self, backend: Backend, directory: Directory, datapath: DataPath, metrics: Metrics, *, allow_host_images: bool
+    ) -> None:
+        self.backend, self.metrics, self.once = backend, metrics, Once()
+        self._directory, self._datapath, self._quotas = directory, datapath, Quotas(backend)
+        self._allow_host_images = allow_host_images
+
+    async def create(self, spec: SandboxSpec, caller: Caller, key: str | None, wait: float | None) -> SandboxInfo:
+        """Make a sandbox of the caller's tenant; wait for it ``wait`` seconds at most, None: as long as it takes.
+
+        Raises:
+            QuotaExceeded: the tenant has too many alive.
+            InvalidArgument: a reserved label, or an image of this machine.
+            StillRunning: it is still being made; asking again under the same key waits on.
+            OrchardError: as the backend says.
+        """
+        self.check_image(spec.image)
+        check_free(spec.labels)
+        own = replace(spec, labels={**spec.labels, TENANT_LABEL: caller.tenant})
+        name = scoped(caller.tenant, "create", key) or new_id("key")
+
+        async def work() -> SandboxInfo:
+            async with self._quotas.slot(caller) as alive:
+                info = await self._timed(own, name)
+                alive.add(info.id)
+                return info
+
+        return shown(await self.once.run(key and name, repr(own), work, wait=wait))
+
+    async def undo_create(self, key: str, caller: Caller) -> None:
+        """Give the create under ``key`` up, whatever became of it. An unknown key is fine: nothing was made here."""
+        name = scoped(caller.tenant, "create", key)
+        assert name is not None
+        info = await self.once.undo(name)
+        if isinstance(info, SandboxInfo):
+            await self.delete(info.id, caller, wait=True, key=None)
+
+    async def _timed(self, spec: SandboxSpec, key: str) -> SandboxInfo:
+        start = time.monotonic()
+        try:
+            info = await self.backend.create(spec, key)
+        except OrchardError as error:
+            reason = error.reason if isinstance(error, CreateFailed) else error.code
+            self.metrics.create_failures.labels(reason or "unknown").inc()
+            raise
+        self.metrics.create_seconds.observe(time.monotonic() - start)
+        return info
+
+    def check_image(self, image: str) -> None:
+        """Return if a caller may name ``image``.
+
+        Raises:
+            InvalidArgument: it is read from this machine's own files.
+        """
+        if self._allow_host_images or not (image == "host" or image.startswith(_FROM_THIS_MACHINE)):
+            return
+        kind = image.partition(":")[0]
+        raise InvalidArgument(
+            f"images of the kind {kind!r} are read from the service's own machine and are not allowed here",
+            field="image", hint="start it with `orchard serve --allow-host-images`, or import the image there first",
+        )  # fmt: skip
+
+    async def get(self, sandbox_id: str, caller: Caller, wait: float, state: State | None) -> SandboxInfo:
+        """Return what is known; with ``wait``, once it is in ``state`` or gone, or the seconds have passed."""
+        deadline, pause = time.monotonic() + wait, _POLL[0]
+        while True:
+            info = await self._directory.info(sandbox_id, caller)
+            left = deadline - time.monotonic()
+            if info.state in (state, State.GONE) or left <= 0:
+                return shown(info)
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, _POLL[1])
+
+    async def list(self, labels: dict[str, str], caller: Caller, limit: int, cursor: str | None) -> Page:
+        """Return one page of the tenant's living sandboxes."""
+        check_free(check_labels(labels))
+        page = await self.backend.list({**labels, TENANT_LABEL: caller.tenant}, limit=limit, cursor=cursor)
+        return Page([shown(info) for info in page.items], page.next)
+
+    async def delete(self, sandbox_id: str, caller: Caller, *, wait: bool, key: str | None) -> None:
+        """End a sandbox."""
+        await self._directory.info(sandbox_id, caller)
+
+        async def work() -> None:
+            self._directory.forget(sandbox_id)
+            await self.backend.delete(sandbox_id, wait=wait)
+            self._directory.forget(sandbox_id)
+            self._quotas.forget(caller.tenant, sandbox_id)
+
+        await self.once.run(scoped(caller.tenant, "delete", key), f"{sandbox_id} {wait}", work)
+
+    async def extend(self, sandbox_id: str, caller: Caller, ttl: float, key: str | None) -> dict[str, Any]:
+        """Set a sandbox's end to ``ttl`` seconds from now; return its lease."""
+        return await self.once.run(
+            scoped(caller.tenant, "extend", key), f"{sandbox_id} {ttl}",
+            lambda: self._datapath.call(sandbox_id, caller, "/v1/lease", {"ttl_s": ttl}),
+        )  # fmt: skip
+
+    async def commit(self, sandbox_id: str, name: str, caller: Caller, key: str | None) -> str:
+        """Stop a sandbox and make an image of it; return its digest."""
+        await self._directory.info(sandbox_id, caller)
+
+        async def work() -> str:
+            digest = await self.backend.commit(sandbox_id, name)
+            self._directory.forget(sandbox_id)
+            return digest
+
+        return await self.once.run(scoped(caller.tenant, "commit", key), f"{sandbox_id} {name}", work)
+
+    async def fetch_image(self, image: str, caller: Caller, key: str | None) -> str | None:
+        """Fetch an image; return its digest."""
+        self.check_image(image)
+        return await self.once.run(
+            scoped(caller.tenant, "image", key), image, lambda: self.backend.resolve_image(image)
+        )
+
+
+def check_free(labels: object) -> None:
+    """Return if no label is one of the service's own.
+
+    Raises:
+        InvalidArgument: one is.
+    """
+    for name in labels if isinstance(labels, dict) else ():
+        if str(name).startswith(RESERVED):
+            raise InvalidArgument(f"labels that begin with {RESERVED!r} are the service's own", field="labels")
+
+
+def shown(info: SandboxInfo) -> SandboxInfo:
+    """Return it without the service's own labels."""
+    return replace(info, labels={name: value for name, value in info.labels.items() if not name.startswith(RESERVED)})

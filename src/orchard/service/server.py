@@ -1,0 +1,84 @@
+"""uvicorn, with what a relay needs beyond it: trailers, and an early word before it stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_GRACE = 8.0  # seconds that answers under way have to end once the service stops
+_LAST_CHUNK = b"0\r\n\r\n"
+
+
+class _Transport:
+    """A transport whose next last chunk carries trailers, if some were armed. All else is the inner one's."""
+
+    def __init__(self, inner: asyncio.Transport) -> None:
+        self._inner = inner
+        self.trailers: list[tuple[bytes, bytes]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, data: bytes) -> None:
+        if self.trailers and data == _LAST_CHUNK:
+            fields = b"".join(b"%b: %b\r\n" % pair for pair in self.trailers)
+            data, self.trailers = b"0\r\n" + fields + b"\r\n", []
+        self._inner.write(data)
+
+
+class _Protocol(HttpToolsProtocol):
+    """Shows its transport to the application as ``scope["state"]["transport"]``; uvicorn itself sends no trailers."""
+
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
+        super().__init__(config, server_state, dict(app_state), _loop)
+
+    def connection_made(self, transport: Any) -> None:
+        wrapped = _Transport(transport)
+        self.app_state["transport"] = wrapped
+        super().connection_made(wrapped)  # pyright: ignore[reportArgumentType]
+
+
+def arm_trailers(scope: Any, trailers: list[tuple[bytes, bytes]]) -> None:
+    """Send ``trailers`` after the body; the last body message must be empty. Without chunks nothing is sent."""
+    transport = scope.get("state", {}).get("transport")
+    if transport is not None:
+        transport.trailers = list(trailers)
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that says when it begins to stop.
+
+    Args:
+        config: see ``configure``.
+        stopping: called once, before open connections are asked to end.
+    """
+
+    def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Stop accepting, end what would go on for ever, let the rest finish."""
+        for server in self.servers:
+            server.close()
+        self._stopping()
+        await super().shutdown(sockets)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, once started."""
+        return self.servers[0].sockets[0].getsockname()[1]
+
+
+def configure(app: Any, *, host: str, port: int, log_level: str = "warning") -> uvicorn.Config:
+    """Return the configuration of a server for ``app``."""
+    return uvicorn.Config(
+        app, host=host, port=port, log_level=log_level, log_config=None, access_log=False, http=_Protocol,
+        ws="websockets-sansio", ws_per_message_deflate=False, ws_max_size=1 << 24, backlog=4096, loop="uvloop",
+        server_header=False, date_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=int(_GRACE),
+        lifespan="on",
+    )  # fmt: skip
