@@ -11,8 +11,8 @@ from orchard.core.errors import OrchardError, Unavailable
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-RETRIES = 6
-"""Tries after the first; the client waits 0.5 s, doubling to 8 s, and numbers them in ``x-stainless-retry-count``."""
+RETRIES = 4
+"""Tries after the first; the client waits 0.5 s, doubling, and numbers them in ``x-stainless-retry-count``."""
 CONTEXT_CODE = "context_length_exceeded"
 BUDGET_CODE = "budget_exceeded"
 """Codes of errors (not words of messages) that are the model's outcome rather than trouble."""

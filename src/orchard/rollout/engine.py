@@ -1,0 +1,166 @@
+"""The rollout engine: jobs go in, closing records come out; bounded, resumable, one failure never another's.
+
+A rollout is closed by one record, written at once. Whatever dies before that record does so as if it had never begun:
+its session stays as *aborted*, its sandbox ends by its lease or by the next process's sweep, and the rollout is run
+anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from orchard.core.errors import NotFound, OrchardError
+from orchard.core.tasks import unwrapped
+from orchard.gateway import Gateway
+from orchard.harness.protocol import Harness
+from orchard.harness.registry import create_harness
+from orchard.rollout.attempt import Attempts, Tried, pause
+from orchard.rollout.boundary import RolloutFailed, boundary
+from orchard.rollout.closing import Progress, closing_record
+from orchard.rollout.folder import RunFolder
+from orchard.rollout.jobs import Bounds, Event, Job, Observe
+from orchard.sandbox import Orchard
+from orchard.tasks.model import Task
+
+log = logging.getLogger(__name__)
+
+
+class RolloutEngine:
+    """Runs the jobs of one run.
+
+    Args:
+        folder: the open run.
+        orchard: makes the sandboxes.
+        gateway: records into ``folder.store``.
+        bounds: how much at once, how many tries.
+        observe: told of every step; must not block.
+    """
+
+    def __init__(
+        self, folder: RunFolder, orchard: Orchard, gateway: Gateway, bounds: Bounds, observe: Observe = lambda _: None
+    ) -> None:
+        self._folder, self._orchard, self._bounds, self._observe = folder, orchard, bounds, observe
+        self._attempts = Attempts(folder, orchard, gateway, bounds)
+        self._preparing = asyncio.Semaphore(bounds.prepare)
+        self._tasks: dict[str, asyncio.Task[Task]] = {}
+        self._harnesses: dict[str, asyncio.Task[tuple[Harness, str]]] = {}
+
+    async def run(self, jobs: Iterable[Job]) -> None:
+        """Close every job that is not closed yet; returns when all are.
+
+        Raises:
+            StoreFailed: a closing record could not be written; the run stops, and can be resumed.
+            InvalidArgument: no such harness.
+        """
+        await sweep(self._orchard, self._folder.id)
+        queue = self._open(jobs, self._folder.closed())
+        try:
+            with unwrapped():
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(self._bounds.run + self._bounds.grade):
+                        group.create_task(self._work(queue))
+        finally:
+            shared = [*self._tasks.values(), *self._harnesses.values()]
+            for task in shared:
+                task.cancel()
+            await asyncio.gather(*shared, return_exceptions=True)
+
+    def _open(self, jobs: Iterable[Job], closed: set[str]) -> Iterator[Job]:
+        for job in jobs:
+            if job.rollout_id(self._folder.id) in closed:
+                self._observe(Event("known", job))
+            else:
+                yield job
+
+    async def _work(self, queue: Iterator[Job]) -> None:
+        for job in queue:
+            await self._close(job)
+
+    async def _close(self, job: Job) -> None:
+        """Run one job to its closing record."""
+        progress = Progress(job)
+        try:
+            start = time.monotonic()
+            with boundary("harness"):
+                harness, progress.harness_version = await self._harness(job.harness)
+            progress.task = task = await self._task(job)
+            progress.prepare_seconds = time.monotonic() - start
+            self._observe(Event("started", job))
+            await self._until_done(progress, task, harness)
+        except RolloutFailed as error:
+            progress.failure = error.failure
+        record = closing_record(self._folder.id, progress)
+        await self._folder.store.append(record)
+        self._observe(Event("closed", job, record.failure, record))
+
+    async def _until_done(self, progress: Progress, task: Task, harness: Harness) -> None:
+        """Try until one try ends without trouble, or no further one is due."""
+        while True:
+            progress.tries += 1
+            progress.last = tried = Tried()
+            try:
+                await self._attempts.attempt(progress.job, task, harness, progress.tries, tried)
+                return
+            except RolloutFailed as error:
+                if not error.again or progress.tries >= self._bounds.tries:
+                    raise
+                self._observe(Event("failed", progress.job, error.failure))
+            finally:
+                if tried.session:
+                    progress.sessions.append(tried.session)
+            await asyncio.sleep(pause(self._bounds, progress.tries))
+
+    async def _task(self, job: Job) -> Task:
+        """Return the prepared task: prepared once, for all rollouts of it."""
+        name = job.source.id
+        if name not in self._tasks:
+            self._tasks[name] = asyncio.create_task(self._prepare(job), name=f"prepare {name}")
+        return await asyncio.shield(self._tasks[name])
+
+    async def _prepare(self, job: Job) -> Task:
+        async with self._preparing:
+            for failures in range(1, self._bounds.tries + 1):
+                try:
+                    with boundary("prepare"):
+                        task = await job.source.prepare(self._orchard)
+                    self._observe(Event("prepared", job))
+                    return task
+                except RolloutFailed as error:
+                    if not error.again or failures == self._bounds.tries:
+                        raise
+                    self._observe(Event("failed", job, error.failure))
+                    await asyncio.sleep(pause(self._bounds, failures))
+        raise AssertionError("tries >= 1")
+
+    async def _harness(self, name: str) -> tuple[Harness, str]:
+        """Return the driver, its program installed, and that program's version: once for all rollouts."""
+        if name not in self._harnesses:
+            self._harnesses[name] = asyncio.create_task(_installed(name), name=f"install {name}")
+        return await asyncio.shield(self._harnesses[name])
+
+
+async def _installed(name: str) -> tuple[Harness, str]:
+    harness = create_harness(name)
+    await harness.install()
+    return harness, await harness.version()
+
+
+async def sweep(orchard: Orchard, run: str) -> int:
+    """Delete what an earlier process of ``run`` left in sandboxes; return how many there were."""
+    left = await orchard.list({"run": run})
+
+    async def end(sandbox_id: str) -> None:
+        with suppress(NotFound):
+            await orchard.delete(sandbox_id)
+
+    outcomes = await asyncio.gather(*(end(info.id) for info in left), return_exceptions=True)
+    for info, outcome in zip(left, outcomes, strict=True):
+        if isinstance(outcome, OrchardError):
+            log.warning("sandbox %s of a dead process could not be deleted; its lease ends it: %s", info.id, outcome)
+        elif isinstance(outcome, BaseException):
+            raise outcome
+    return len(left)

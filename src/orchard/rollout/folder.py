@@ -1,0 +1,86 @@
+"""The folder of one run: its id, the store of its records, and a lock that dies with the process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchard.core.errors import Conflict, InvalidArgument
+from orchard.core.ids import check_id, new_id
+from orchard.trajectories import RolloutRecord, Store
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """An open run. ``id`` stays the same when the run is resumed; it is the label ``run`` of its sandboxes."""
+
+    path: Path
+    id: str
+    store: Store
+
+    @property
+    def scratch(self) -> Path:
+        """For files of a rollout that is under way."""
+        return self.path / "scratch"
+
+    def closed(self) -> set[str]:
+        """Return the ids of the rollouts that have a closing record."""
+        return {row.id for row in self.store.rollouts("run = ?", [self.id])}
+
+    def records(self) -> Iterator[RolloutRecord]:
+        """Yield the closing records, by task, harness, policy and attempt."""
+        for row in self.store.rollouts("run = ?", [self.id], order="task, harness, policy, attempt"):
+            yield self.store.rollout(row.id)
+
+
+@contextmanager
+def open_run(path: Path) -> Iterator[RunFolder]:
+    """Open the run at ``path``, made if there is none.
+
+    Raises:
+        Conflict: another process has it open.
+        InvalidArgument: ``path`` holds something else.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Conflict(
+                f"another process works on the run in {path}", hint="wait for it, or choose another folder"
+            ) from error
+        run_id = _identity(path / "run.json")
+        shutil.rmtree(path / "scratch", ignore_errors=True)  # of a process that was killed: the lock is ours now
+        (path / "scratch").mkdir()
+        with Store(path / "store") as store:
+            yield RunFolder(path, run_id, store)
+        shutil.rmtree(path / "scratch", ignore_errors=True)
+
+
+@contextmanager
+def read_run(path: Path) -> Iterator[RunFolder]:
+    """Open the run at ``path`` for reading, also while a process works on it.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
+    if not (path / "run.json").is_file():
+        raise InvalidArgument(f"{path} holds no run", field="run", hint="give the folder that --run named")
+    with Store(path / "store") as store:
+        yield RunFolder(path, _identity(path / "run.json"), store)
+
+
+def _identity(file: Path) -> str:
+    if not file.exists():
+        partial = file.with_suffix(".new")
+        partial.write_text(json.dumps({"run": new_id("run"), "version": 1}))
+        partial.rename(file)
+    try:
+        return check_id(json.loads(file.read_text())["run"], "run")
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgument(f"{file} is not the mark of a run: {error}", field="run") from error

@@ -1,0 +1,139 @@
+"""What answers the harness: a model, or a script that needs none (``gold``, ``noop``, ``script:NAME``)."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from orchard.core.errors import InvalidArgument
+from orchard.gateway.engine import Engine
+from orchard.gateway.engines.script import ScriptEngine, bash_step
+from orchard.harness.protocol import SUBMIT_MARKER
+from orchard.tasks.model import Task
+
+SCRIPTS = Path(__file__).with_name("scripts")
+_PATCH = "/tmp/gold.patch"
+_END = "END_OF_PATCH"
+_APPLY = f"{{ git -c safe.directory='*' apply --whitespace=nowarn {_PATCH} 2>/dev/null || patch -p1 -s -i {_PATCH}; }}"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What answers, under one name in the records."""
+
+    name: str
+    model: str
+    """Name of the model that the harness asks for."""
+    engine: Callable[[Task], Engine]
+    """Called once for each task and run; the engine serves all attempts at it."""
+    expect: Literal["pass", "fail"] | None = None
+    """What a script's author says of it; None for a model, which may do either."""
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters of each request that the harness is told to send."""
+
+
+class Step(BaseModel):
+    """One turn of a scripted agent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    say: str = ""
+    run: str
+    """A bash command, with placeholders in braces: see ``placeholders``."""
+
+
+class Script(BaseModel):
+    """A scripted agent as its file says it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    about: str
+    expect: Literal["pass", "fail"]
+    steps: list[Step]
+
+    def engine(self, task: Task) -> ScriptEngine:
+        """Return the engine that plays this script at ``task``."""
+        values = placeholders(task)
+        return ScriptEngine([bash_step(_filled(step.run, values).strip("\n"), step.say) for step in self.steps])
+
+
+def load_script(path: Path) -> Script:
+    """Read a script: TOML with ``about``, ``expect`` and ``[[steps]]`` of ``say`` and ``run``.
+
+    Raises:
+        InvalidArgument: the file is missing or wrong; the message says where.
+    """
+    try:
+        return Script.model_validate(tomllib.loads(path.read_text()))
+    except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
+        raise InvalidArgument(f"{path} is no script: {error}", field="policy") from error
+
+
+def policy(name: str) -> Policy:
+    """Return the scripted policy ``name``: ``gold``, ``noop``, ``script:NAME`` or ``script:PATH.toml``.
+
+    Raises:
+        InvalidArgument: there is none; the hint lists those there are.
+    """
+    short = name.removeprefix("script:")
+    path = Path(short) if short.endswith(".toml") else SCRIPTS / f"{short}.toml"
+    built_in = name in BUILT_IN or name.startswith("script:")
+    if not built_in or not path.is_file():
+        raise InvalidArgument(
+            f"no policy {name!r}", field="policy", hint=f"known: {', '.join(BUILT_IN)}, or script:FILE.toml"
+        )
+    script = load_script(path)
+    return Policy(name if path.parent == SCRIPTS else f"script:{path.stem}", "script", script.engine, script.expect)
+
+
+def model_policy(base_url: str, model: str, api_key: str, sampling: Mapping[str, Any] | None = None) -> Policy:
+    """Return a policy that asks ``model`` at any OpenAI-compatible server (``base_url`` with its ``/v1``)."""
+    from orchard.gateway.engines.openai import OpenAIEngine
+
+    engine = OpenAIEngine(base_url, api_key=api_key)
+    return Policy(model, model, lambda task: engine, sampling=sampling or {})
+
+
+def placeholders(task: Task) -> dict[str, str]:
+    """Return what a script may name: never anything of ``task.secret``.
+
+    ``{workdir}``, ``{submit}`` (the marker), ``{gold_file}`` and ``{gold_files}`` (what the gold patch touches),
+    ``{save_gold_patch}`` and ``{apply_gold_patch}`` (commands).
+    """
+    patch = task.gold_patch or ""
+    files = _touched(patch)
+    first = next((file for file in files if file.endswith(".py")), files[0] if files else "README")
+    return {
+        "workdir": shlex.quote(task.workdir), "submit": SUBMIT_MARKER,
+        "gold_file": shlex.quote(first), "gold_files": shlex.join(files),
+        "save_gold_patch": _saving(patch), "apply_gold_patch": _APPLY,
+    }  # fmt: skip
+
+
+def _touched(patch: str) -> Sequence[str]:
+    return [match[1] for match in re.finditer(r"^\+\+\+ b/([^\t\n]+)", patch, re.MULTILINE)]
+
+
+def _saving(patch: str) -> str:
+    """Return a command that writes the patch, as text where a shell's here-document carries it unchanged."""
+    plain = patch.isprintable() or all(letter.isprintable() or letter in "\n\t" for letter in patch)
+    if plain and patch.endswith("\n") and _END not in patch:
+        return f"cat > {_PATCH} <<'{_END}'\n{patch}{_END}"
+    coded = base64.encodebytes(patch.encode("utf-8", "surrogateescape")).decode()
+    return f"base64 -d > {_PATCH} <<'{_END}'\n{coded}{_END}"
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    names = "|".join(values)
+    return re.sub(rf"\{{({names})\}}", lambda match: values[match[1]], text)
+
+
+BUILT_IN = ("gold", "noop", "script:hardcode", "script:edit-tests", "script:commit-and-fix")
