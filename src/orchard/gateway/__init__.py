@@ -1,1 +1,26 @@
-"""The recording model gateway: dialects, engines, sessions."""
+"""The recording model gateway: sessions, dialects, engines."""
+
+from orchard.gateway.engine import Delta, Engine, EngineRequest, Final
+from orchard.gateway.engines.script import ScriptEngine, bash_step
+from orchard.gateway.errors import BudgetExceeded, EngineRefused, EngineUnavailable, ReplayMismatch, ScriptEnded
+from orchard.gateway.server import Gateway, GatewayConfig
+from orchard.gateway.session import Budget, Session, SessionState
+
+__all__ = [
+    "Budget",
+    "BudgetExceeded",
+    "Delta",
+    "Engine",
+    "EngineRefused",
+    "EngineRequest",
+    "EngineUnavailable",
+    "Final",
+    "Gateway",
+    "GatewayConfig",
+    "ReplayMismatch",
+    "ScriptEnded",
+    "ScriptEngine",
+    "Session",
+    "SessionState",
+    "bash_step",
+]

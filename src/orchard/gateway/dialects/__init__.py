@@ -1,0 +1,1 @@
+"""Wire dialects: one file each, which only translates."""

@@ -1,0 +1,72 @@
+"""Errors of the gateway's own, leaves of ``orchard.core.errors``.
+
+OrchardError
+├── InvalidArgument
+│   └── BodyTooLarge
+├── BudgetExceeded(budget)      the session's turns, tokens or seconds are used up; final
+├── EngineRefused(status, body) the engine says that the request is wrong; final, passed on as it is
+│   ├── ScriptEnded             a script has no further step
+│   └── ReplayMismatch          the request is not the recorded one; the message names the first difference
+└── Unavailable
+    └── EngineUnavailable(retry_after)  not reached, overloaded, restarting or cut off; may be tried again
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchard.core.errors import InvalidArgument, OrchardError, Unavailable
+
+
+class BodyTooLarge(InvalidArgument):
+    """The request's body is larger than the gateway takes."""
+
+    status = 413
+
+
+class BudgetExceeded(OrchardError):
+    """The session's budget is used up; ``budget`` is ``turns``, ``tokens`` or ``seconds``."""
+
+    code, status = "budget_exceeded", 400
+
+    def __init__(self, message: str, *, budget: str = "turns", **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.budget = budget
+
+
+class EngineRefused(OrchardError):
+    """The engine calls the request wrong. ``http_status`` is its own status, ``body`` its answer, where it gave one."""
+
+    code = "engine_refused"
+
+    def __init__(self, message: str, *, status: int = 400, body: dict[str, Any] | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.http_status, self.body = status, body
+
+
+class ScriptEnded(EngineRefused):
+    """The script has no step for this turn."""
+
+    code = "script_ended"
+
+
+class ReplayMismatch(EngineRefused):
+    """The request differs from the recorded one."""
+
+    code = "replay_mismatch"
+
+
+class EngineUnavailable(Unavailable):
+    """The engine did not answer, or not to the end; ``retry_after`` is in seconds, None where it did not say."""
+
+    code = "engine_unavailable"
+
+    def __init__(self, message: str, *, retry_after: float | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.retry_after = retry_after
+
+
+def http_status(error: OrchardError) -> int:
+    """Return the status that a harness is told: 503 for whatever may be tried again, else a final 4xx."""
+    status = error.http_status if isinstance(error, EngineRefused) else error.status
+    return 503 if status >= 500 or status in (408, 429) else status

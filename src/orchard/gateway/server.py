@@ -1,0 +1,239 @@
+"""The gateway: a model endpoint that any harness can point at, and that records every call before it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from weakref import WeakSet
+
+from aiohttp import web
+
+from orchard.core.errors import InvalidArgument, NotFound, OrchardError, StoreFailed, Unauthorized
+from orchard.gateway.delivery import error_response, send_stream, send_whole
+from orchard.gateway.dialects import chat as dialect
+from orchard.gateway.engine import Engine
+from orchard.gateway.errors import BodyTooLarge, BudgetExceeded
+from orchard.gateway.session import Budget, Session, new_session_id
+from orchard.gateway.sockets import SocketFolder
+from orchard.trajectories import SessionRecord, Store
+
+log = logging.getLogger(__name__)
+_PREFIX = re.compile(r"/s/([a-z0-9-]+)(?=/|$)")
+_RETRY_HEADERS = ("x-stainless-retry-count", "x-retry-count", "retry-attempt")
+
+
+@dataclass(frozen=True)
+class GatewayConfig:
+    """Bounds of the gateway."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: a free one."""
+    hold_seconds: float = 240.0
+    """How long a call waits for an engine that is away; clients give up at 300 s and later."""
+    keep_alive_seconds: float = 10.0
+    header_grace_seconds: float = 0.25
+    """How long a stream's headers wait for a first sign of the engine, so that a refusal still has its status."""
+    body_bytes: int = 64 << 20
+
+
+class Gateway:
+    """Serves sessions. ``async with Gateway(store, engines) as gateway``.
+
+    Args:
+        store: where calls are recorded.
+        engines: what samples, by name. The first one is the default. They are closed with the gateway.
+        config: bounds.
+    """
+
+    def __init__(self, store: Store, engines: Mapping[str, Engine], config: GatewayConfig | None = None) -> None:
+        self._store, self._engines = store, dict(engines)
+        self._config = config or GatewayConfig()
+        self._sessions: dict[str, Session] = {}
+        self._keys: dict[str, Session] = {}
+        self._by_socket: dict[str, Session] = {}
+        self._servers: dict[str, asyncio.Server] = {}
+        self._transports: dict[str, WeakSet[asyncio.Transport]] = {}
+        self._sockets: SocketFolder | None = None
+        self._port = 0
+        app = web.Application(client_max_size=self._config.body_bytes)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+
+    @property
+    def url(self) -> str:
+        """Root URL; a session's is ``url/s/SESSION``."""
+        return f"http://{self._config.host}:{self._port}"
+
+    async def __aenter__(self) -> Gateway:
+        self._sockets = SocketFolder()
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._config.host, self._config.port)
+        await site.start()
+        self._port = int(self._runner.addresses[0][1])
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for session in list(self._sessions.values()):
+            await self.close_session(session)
+        await self._runner.cleanup()
+        if self._sockets is not None:
+            self._sockets.close()
+        for engine in self._engines.values():
+            await engine.close()
+
+    async def open_session(
+        self,
+        labels: Mapping[str, str] | None = None,
+        budget: Budget | None = None,
+        engine: str | Engine | None = None,
+        model: str = "",
+    ) -> Session:
+        """Open a session for one try of one rollout.
+
+        Args:
+            labels: kept with the record (run, rollout, task, attempt, try …).
+            budget: bounds; none by default.
+            engine: a name of those given to the gateway, or an engine (which its owner closes). Default: the first.
+            model: asked of the engine, whatever the harness asks for; "" leaves the harness's.
+
+        Raises:
+            NotFound: no engine of this name.
+            StoreFailed: the session could not be recorded.
+        """
+        sockets = self._sockets
+        if sockets is None:
+            raise InvalidArgument("the gateway is not running: enter it with 'async with' first")
+        session_id, path = new_session_id(), sockets.new()
+        session = Session(
+            id=session_id, url=f"{self.url}/s/{session_id}", target=f"unix:{path}", engine=self._engine(engine),
+            model=model, store=self._store, labels=dict(labels or {}), budget=budget or Budget(),
+            hold_seconds=self._config.hold_seconds, on_close=self.close_session,
+        )  # fmt: skip
+        await self._store.append(
+            SessionRecord(
+                session=session_id, at=datetime.now(UTC), labels=dict(session.labels),
+                budget=session.budget.facts(), engine=session.engine.name, model=model,
+            )
+        )  # fmt: skip
+        assert self._runner.server is not None
+        server = await asyncio.get_running_loop().create_unix_server(self._runner.server, str(path))
+        self._servers[session_id] = server
+        self._sessions[session_id] = self._keys[session.api_key] = self._by_socket[str(path)] = session
+        self._transports[session_id] = WeakSet()
+        return session
+
+    def _engine(self, engine: str | Engine | None) -> Engine:
+        if engine is None:
+            engine = next(iter(self._engines), "")
+        if not isinstance(engine, str):
+            return engine
+        if engine not in self._engines:
+            raise NotFound(f"no engine {engine!r}; there are: {', '.join(self._engines) or 'none'}")
+        return self._engines[engine]
+
+    async def close_session(self, session: Session) -> None:
+        """Cut its calls, record them, and forget it; its key, URL and socket answer 401 or nothing from now on."""
+        if self._sessions.pop(session.id, None) is None:
+            return
+        path = session.target.removeprefix("unix:")
+        del self._keys[session.api_key], self._by_socket[path]
+        self._servers.pop(session.id).close()
+        await asyncio.to_thread(Path(path).unlink, missing_ok=True)
+        await session.end_calls()
+        for transport in self._transports.pop(session.id):
+            transport.abort()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        try:
+            session, path = self._route(request)
+            return await self._dispatch(request, session, path)
+        except OrchardError as error:
+            return error_response(error)
+
+    def _route(self, request: web.Request) -> tuple[Session, str]:
+        """Return the session that a request names, and the path behind the prefix.
+
+        On a session's own socket it is that session: prefix and key are not needed, and another prefix is refused.
+        Elsewhere the URL names it, else the key; where both name one, it must be the same.
+        """
+        path = request.path
+        found = _PREFIX.match(path)
+        named = self._sessions.get(found[1]) if found else None
+        here = self._by_socket.get(str(request.transport and request.transport.get_extra_info("sockname")))
+        keyed = self._keys.get(_bearer(request))
+        session = here or named or (keyed if not found else None)
+        strangers = [one for one in (named, None if here else keyed) if one is not None and one is not session]
+        if session is None or strangers or (found and named is not session):
+            raise Unauthorized("no such session: wrong key or URL, or the session is closed")
+        if here and request.transport is not None:
+            self._transports[here.id].add(request.transport)
+        return session, path[found.end() :] if found else path
+
+    async def _dispatch(self, request: web.Request, session: Session, path: str) -> web.StreamResponse:
+        path = path.removeprefix("/api").removeprefix("/v1").rstrip("/")
+        if request.method == "POST" and path == "/chat/completions":
+            return await self._chat(request, session)
+        if request.method == "GET" and path == "/models":
+            return web.json_response(dialect.models(_models(session)))
+        if request.method == "GET" and path.removeprefix("/models/") in _models(session):
+            return web.json_response(dialect.model(path.removeprefix("/models/")))
+        if request.method in ("GET", "HEAD") and not path:
+            return web.Response()
+        raise NotFound(f"{request.method} {path or '/'} is not served here")
+
+    async def _chat(self, request: web.Request, session: Session) -> web.StreamResponse:
+        session.state.last_call = datetime.now(UTC)
+        try:
+            body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raise await _refused(
+                session, BodyTooLarge(f"the body is larger than {self._config.body_bytes} bytes")
+            ) from None
+        exchange = session.find_again(body, retry=_is_retry(request))
+        try:
+            chat = dialect.parse(body)
+            again = exchange is not None
+            exchange = exchange or session.admit(chat, body)
+        except (InvalidArgument, BudgetExceeded) as error:
+            raise await _refused(session, error) from None
+        if again:
+            await session.note_retry(exchange)
+        if not chat.stream:
+            return await send_whole(request, exchange)
+        return await send_stream(
+            request, exchange, include_usage=chat.include_usage,
+            keep_alive=self._config.keep_alive_seconds, grace=self._config.header_grace_seconds,
+        )  # fmt: skip
+
+
+async def _refused(session: Session, error: OrchardError) -> OrchardError:
+    """Record a refusal, and return what the harness is told: that it failed to be recorded, if so."""
+    try:
+        await session.refuse(error.code, str(error))
+    except StoreFailed as failed:
+        return failed
+    return error
+
+
+def _bearer(request: web.Request) -> str:
+    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+def _is_retry(request: web.Request) -> bool:
+    values: list[Any] = [request.headers.get(name, "") for name in _RETRY_HEADERS]
+    return any(value.isdigit() and int(value) > 0 for value in values)
+
+
+def _models(session: Session) -> list[str]:
+    return [session.model or session.engine.name]

@@ -1,0 +1,52 @@
+"""The folder of the sessions' Unix sockets: private, paths short enough for the kernel, swept when its owner dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX = "orchard-gw-"
+_LOCK = "lock"
+
+
+class SocketFolder:
+    """A folder that only this user may enter, held under a lock while this process lives."""
+
+    def __init__(self) -> None:
+        base = Path(tempfile.gettempdir())
+        if len(str(base)) > 60:  # a socket's path holds 107 bytes
+            base = Path("/tmp")
+        _sweep(base)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._count = 0
+
+    def new(self) -> Path:
+        """Return a path for one more socket."""
+        self._count += 1
+        return self.path / f"{self._count}.sock"
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _sweep(base: Path) -> None:
+    """Remove the folders of this user whose owners were killed."""
+    for folder in base.glob(_PREFIX + "*"):
+        try:
+            fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue  # of another user, or being made right now
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(fd)
