@@ -1,6 +1,8 @@
 """The recording model gateway: sessions, dialects, engines."""
 
 from orchard.gateway.engine import Delta, Engine, EngineRequest, Final
+from orchard.gateway.engines.openai import OpenAIEngine
+from orchard.gateway.engines.replay import ReplayEngine
 from orchard.gateway.engines.script import ScriptEngine, bash_step
 from orchard.gateway.errors import BudgetExceeded, EngineRefused, EngineUnavailable, ReplayMismatch, ScriptEnded
 from orchard.gateway.server import Gateway, GatewayConfig
@@ -17,6 +19,8 @@ __all__ = [
     "Final",
     "Gateway",
     "GatewayConfig",
+    "OpenAIEngine",
+    "ReplayEngine",
     "ReplayMismatch",
     "ScriptEnded",
     "ScriptEngine",

@@ -5,7 +5,7 @@ Adding one is a file in ``engines/`` that fulfils ``Engine`` and a line in ``eng
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -69,7 +69,7 @@ class Engine(Protocol):
         """Version of the weights that answer now, where known."""
         ...
 
-    def complete(self, request: EngineRequest) -> AsyncIterator[Delta | Final]:
+    def complete(self, request: EngineRequest) -> AsyncGenerator[Delta | Final]:
         """Yield any number of deltas, then exactly one final answer.
 
         Raises:

@@ -4,7 +4,7 @@ OrchardError
 ├── InvalidArgument
 │   └── BodyTooLarge
 ├── BudgetExceeded(budget)      the session's turns, tokens or seconds are used up; final
-├── EngineRefused(status, body) the engine says that the request is wrong; final, passed on as it is
+├── EngineRefused(http_status, body) the engine says that the request is wrong; final, passed on as it is
 │   ├── ScriptEnded             a script has no further step
 │   └── ReplayMismatch          the request is not the recorded one; the message names the first difference
 └── Unavailable
@@ -39,9 +39,11 @@ class EngineRefused(OrchardError):
 
     code = "engine_refused"
 
-    def __init__(self, message: str, *, status: int = 400, body: dict[str, Any] | None = None, **facts: Any) -> None:
+    def __init__(
+        self, message: str, *, http_status: int = 400, body: dict[str, Any] | None = None, **facts: Any
+    ) -> None:
         super().__init__(message, **facts)
-        self.http_status, self.body = status, body
+        self.http_status, self.body = http_status, body
 
 
 class ScriptEnded(EngineRefused):

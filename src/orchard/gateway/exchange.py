@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -149,14 +150,15 @@ class Exchange:
             tools=chat.tools, params=chat.params, stream=chat.stream,
         )  # fmt: skip
         self._time(engine_start=datetime.now(UTC), first_token=None)
-        async for part in session.engine.complete(request):
-            if isinstance(part, Final):
-                self._time(engine_end=datetime.now(UTC))
-                return part
-            if not self.deltas:
-                self._time(first_token=datetime.now(UTC))
-            self.deltas.append(part)
-            self._notify()
+        async with aclosing(session.engine.complete(request)) as parts:
+            async for part in parts:
+                if isinstance(part, Final):
+                    self._time(engine_end=datetime.now(UTC))
+                    return part
+                if not self.deltas:
+                    self._time(first_token=datetime.now(UTC))
+                self.deltas.append(part)
+                self._notify()
         raise EngineUnavailable(f"the engine {session.engine.name} stopped without an answer")
 
     def _remember(self, final: Final | None) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import runpy
 import tomllib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -72,7 +72,7 @@ class ScriptEngine:
             raise InvalidArgument(f"{path} holds no list of steps and no function answer", field="script")
         return cls(cast("Sequence[Step] | Answer", script), **options)
 
-    async def complete(self, request: EngineRequest) -> AsyncIterator[Delta | Final]:
+    async def complete(self, request: EngineRequest) -> AsyncGenerator[Delta | Final]:
         """Yield the step of this turn in a few deltas."""
         message = self._step(request)
         if self._latency:
@@ -147,4 +147,5 @@ def _pieces(message: Message) -> list[Message]:
 def _words(message: Message) -> int:
     content = message.get("content")
     text = content if isinstance(content, str) else json.dumps(content or "")
-    return len(text.split()) + len(json.dumps(message.get("tool_calls") or "").split())
+    calls = message.get("tool_calls")
+    return len(text.split()) + (len(json.dumps(calls).split()) if calls else 0)
