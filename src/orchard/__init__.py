@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchard.core import errors
     from orchard.core.errors import OrchardError
+    from orchard.sandbox._sync import SyncOrchard, SyncSandbox
     from orchard.sandbox.box import Sandbox
     from orchard.sandbox.orchard import Orchard
     from orchard.sandbox.types import Result
 
-__all__ = ["Orchard", "OrchardError", "Result", "Sandbox", "errors"]
+__all__ = ["Orchard", "OrchardError", "Result", "Sandbox", "SyncOrchard", "SyncSandbox", "errors"]
 
 _WHERE = {
     "Orchard": "orchard.sandbox.orchard", "OrchardError": "orchard.core.errors", "Result": "orchard.sandbox.types",
-    "Sandbox": "orchard.sandbox.box",
+    "Sandbox": "orchard.sandbox.box", "SyncOrchard": "orchard.sandbox._sync", "SyncSandbox": "orchard.sandbox._sync",
 }  # fmt: skip
 
 

@@ -6,12 +6,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchard.sandbox._sync import SyncFiles, SyncOrchard, SyncOwnedSandbox, SyncProcess, SyncSandbox, SyncTunnel
     from orchard.sandbox.box import Sandbox
     from orchard.sandbox.commands import CommandOptions, Output, ProcessStatus
+    from orchard.sandbox.diff import Diff
     from orchard.sandbox.files import Change, Entry, Files, Written
+    from orchard.sandbox.manifest import Baseline
     from orchard.sandbox.orchard import Orchard, OwnedSandbox, SandboxOptions
     from orchard.sandbox.process import Process
     from orchard.sandbox.protocol import Backend, Capabilities
+    from orchard.sandbox.relay import Reverse
+    from orchard.sandbox.tree import Transfer
+    from orchard.sandbox.tunnel import Tunnel
     from orchard.sandbox.types import Endpoint, Page, Result, SandboxInfo, SandboxSpec, State
 
 _WHERE = {
@@ -19,13 +25,43 @@ _WHERE = {
     "Endpoint": "types", "Entry": "files", "Files": "files", "Orchard": "orchard", "Output": "commands",
     "OwnedSandbox": "orchard", "Page": "types", "Process": "process", "ProcessStatus": "commands", "Result": "types",
     "Sandbox": "box", "SandboxInfo": "types", "SandboxOptions": "orchard", "SandboxSpec": "types", "State": "types",
-    "Written": "files",
+    "Written": "files", "Baseline": "manifest", "Diff": "diff", "Reverse": "relay", "Transfer": "tree",
+    "Tunnel": "tunnel", "SyncFiles": "_sync", "SyncOrchard": "_sync", "SyncOwnedSandbox": "_sync",
+    "SyncProcess": "_sync", "SyncSandbox": "_sync", "SyncTunnel": "_sync",
 }  # fmt: skip
 
 __all__ = [
-    "Backend", "Capabilities", "Change", "CommandOptions", "Endpoint", "Entry", "Files", "Orchard", "Output",
-    "OwnedSandbox", "Page", "Process", "ProcessStatus", "Result", "Sandbox", "SandboxInfo", "SandboxOptions",
-    "SandboxSpec", "State", "Written",
+    "Backend",
+    "Baseline",
+    "Capabilities",
+    "Change",
+    "CommandOptions",
+    "Diff",
+    "Endpoint",
+    "Entry",
+    "Files",
+    "Orchard",
+    "Output",
+    "OwnedSandbox",
+    "Page",
+    "Process",
+    "ProcessStatus",
+    "Result",
+    "Reverse",
+    "Sandbox",
+    "SandboxInfo",
+    "SandboxOptions",
+    "SandboxSpec",
+    "State",
+    "SyncFiles",
+    "SyncOrchard",
+    "SyncOwnedSandbox",
+    "SyncProcess",
+    "SyncSandbox",
+    "SyncTunnel",
+    "Transfer",
+    "Tunnel",
+    "Written",
 ]  # fmt: skip
 
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from pathlib import Path
 from typing import Any, Unpack
 
-from orchard.core.errors import NotFound, OrchardError, SandboxGone
+from orchard.core.errors import InvalidArgument, NotFound, OrchardError, SandboxGone
 from orchard.core.tasks import finish, unwrapped
 from orchard.sandbox.commands import Bounded, Command, CommandOptions, ProcessStatus, Stdin, command_body, status_of
-from orchard.sandbox.files import Files
+from orchard.sandbox.diff import Diff, image_baseline, make_diff
+from orchard.sandbox.files import Files, RemotePath
 from orchard.sandbox.frames import Frame, StreamName
+from orchard.sandbox.manifest import Baseline, excludes, take_baseline
+from orchard.sandbox.patch import apply_patch
 from orchard.sandbox.process import Process, collect
 from orchard.sandbox.protocol import Backend
+from orchard.sandbox.relay import Reverse, forwarded, open_port
 from orchard.sandbox.sessions import Sessions
 from orchard.sandbox.spool import read_spool
 from orchard.sandbox.streams import StdinPipe, follow, start_call, stream_call
 from orchard.sandbox.transport import Call, Transport
+from orchard.sandbox.tree import Transfer, download, upload
+from orchard.sandbox.tunnel import Tunnel
 from orchard.sandbox.types import DEFAULT_RUN_TIMEOUT, Endpoint, Result, SandboxInfo, State, check_seconds
 
 _KILL_BOUND = 10.0  # seconds that a cancelled ``run`` waits for its command's end
@@ -29,7 +36,9 @@ class Sandbox:
     def __init__(self, info: SandboxInfo, endpoint: Endpoint, backend: Backend, sessions: Sessions) -> None:
         self._info, self._backend = info, backend
         self._transport = Transport(endpoint, sessions=sessions, locate=self._locate)
-        self.files = Files(self._transport)
+        self._sessions = sessions
+        self._baselines: dict[tuple[str, tuple[str, ...]], Baseline] = {}
+        self._files = Files(self._transport)
 
     def __repr__(self) -> str:
         return f"Sandbox({self.id!r}, image={self._info.image!r}, backend={self._info.backend!r})"
@@ -43,6 +52,11 @@ class Sandbox:
     def info(self) -> SandboxInfo:
         """What was last heard of it; ``refresh`` asks anew."""
         return self._info
+
+    @property
+    def files(self) -> Files:
+        """Its files."""
+        return self._files
 
     @property
     def transport(self) -> Transport:
@@ -138,6 +152,91 @@ class Sandbox:
         """
         return read_spool(self._transport, process_id, stream, offset, length)
 
+    async def upload(self, local: str | Path, remote: RemotePath, *, user: str | None = None) -> Transfer:
+        """Send a local file to the path ``remote``, or what is in a local folder into the folder ``remote``.
+
+        Links, modes, times, dot files and empty folders are kept; special files are left out and named.
+        """
+        return await upload(self._transport, Path(local), remote, user=user)
+
+    async def download(self, remote: RemotePath, local: str | Path, *, exclude: Sequence[str] = ()) -> Transfer:
+        """Fetch a file to the path ``local``, or what is in a folder into the folder ``local``; as ``upload``.
+
+        Raises:
+            FileError: ``EXDEV``: the sandbox sent a name that leads out of ``local``. Nothing was written there.
+        """
+        return await download(self._transport, remote, Path(local), exclude=tuple(exclude))
+
+    async def apply_patch(self, patch: bytes | str, cwd: str | None = None, *, strip: int = 1) -> tuple[str, ...]:
+        """Apply a patch below ``cwd`` (the workdir by default), all or nothing; return the paths that changed.
+
+        It is applied on this machine, on copies: nothing of the sandbox is run. If git refuses it, looser ways follow:
+        wrong line counts, changed blanks, then fuzz.
+
+        Raises:
+            PatchFailed: it does not apply, or would leave ``cwd``; nothing changed. ``detail`` has the tool's words.
+        """
+        data = patch.encode("utf-8", "surrogateescape") if isinstance(patch, str) else patch
+        return await apply_patch(self.files, data, cwd or self._info.workdir, strip)
+
+    async def baseline(self, path: str | None = None, *, exclude: Sequence[str] | None = None) -> Baseline:
+        """Remember a work tree as it is now; ``diff`` of the same path compares with it from here on.
+
+        Args:
+            path: the work tree; the workdir by default.
+            exclude: names left out at any depth, ``*`` allowed; ``manifest.CACHES`` by default. ``.git`` always is.
+        """
+        where, names = self._tree(path), excludes(exclude)
+        self._baselines[where, names] = taken = await take_baseline(self._transport, where, names)
+        return taken
+
+    async def diff(
+        self, path: str | None = None, *, exclude: Sequence[str] | None = None, since: Baseline | None = None
+    ) -> Diff:
+        """Return what changed in a work tree, as a patch in git's form (bytes), made on this machine.
+
+        It compares with ``since``, else with the last ``baseline`` of that path, else with the image's own state. What
+        the sandbox did to its ``.git`` plays no part, and nothing that it holds is run.
+
+        Args:
+            path: the work tree; the workdir by default.
+            exclude: as ``baseline``.
+            since: compare with this.
+        """
+        where, names = self._tree(path), excludes(exclude)
+        known = since or self._baselines.get((where, names))
+        if known is None:
+            known = await image_baseline(self._backend, self._sessions, self._info, where, names)
+        return await make_diff(self._transport, known)
+
+    def reverse(self, port: int, target: str) -> AbstractAsyncContextManager[Reverse]:
+        """Return a block in which ``port`` inside (loopback) leads to ``target`` here, whatever the sandbox's network.
+
+        Args:
+            port: 0 lets the sandbox pick one; the block yields an object whose ``port`` says which.
+            target: ``http://127.0.0.1:9000``, ``tcp:host:port`` or ``unix:/path``, dialled from this process.
+
+        Raises:
+            Conflict: on entering; the port is taken inside.
+        """
+        return Reverse(self._transport, port, target).running()
+
+    async def tunnel(self, port: int, *, wait: float | None = None) -> Tunnel:
+        """Open a duplex stream of bytes to a port in the sandbox.
+
+        Args:
+            port: on its loopback.
+            wait: seconds to wait for a listener, 60 at most; None: it must be there.
+
+        Raises:
+            NotFound: nothing listens.
+        """
+        return await open_port(self._transport, port, wait)
+
+    def forward(self, port: int, *, local_port: int = 0) -> AbstractAsyncContextManager[int]:
+        """Return a block in which a port of this machine's loopback, which it yields, leads to ``port`` inside."""
+        return forwarded(self._transport, port, local_port)
+
     async def extend(self, ttl: float) -> None:
         """Let it end ``ttl`` seconds from now, sooner or later than before.
 
@@ -180,6 +279,12 @@ class Sandbox:
         if info.state is State.GONE:
             raise gone(info)
         return await self._backend.endpoint(self.id)
+
+    def _tree(self, path: str | None) -> str:
+        where = path or self._info.workdir
+        if where.strip("/") == "":
+            raise InvalidArgument("path must name a work tree, not the whole root", field="path")
+        return where if where.startswith("/") else f"{self._info.workdir.rstrip('/')}/{where}"
 
     async def _run_feeding(self, frames: AsyncGenerator[Frame], bounded: Bounded, name: str, stdin: Stdin) -> Result:
         assert stdin is not None

@@ -18,7 +18,7 @@ PIECE = 1 << 20
 async def piped(content: bytes | str | Path | AsyncIterator[bytes]) -> AsyncGenerator[tuple[Body, int | None]]:
     """Yield (request body, its size or None) for any kind of content; a local file is read anew for each try."""
     if isinstance(content, str):
-        content = content.encode()
+        content = bytes(content, "utf-8")
     if isinstance(content, bytes):
         yield content, len(content)
     elif isinstance(content, Path):
