@@ -228,8 +228,13 @@ def _image(reference: str, stored: Stored) -> Image:
     )
 
 
+def goarch() -> str:
+    """Return this machine's architecture in the words of images."""
+    return _ARCHITECTURES.get(platform.machine(), platform.machine())
+
+
 def _check_architecture(reference: str, config: Mapping[str, Any]) -> None:
-    ours = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    ours = goarch()
     theirs = str(config.get("architecture") or ours)
     if theirs != ours:
         raise CreateFailed(f"image {reference!r} is for {theirs}, this machine is {ours}", reason="wrong_arch")

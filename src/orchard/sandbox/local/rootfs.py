@@ -1,0 +1,181 @@
+"""Images made on this machine: from a tar of a root, and a small Debian or Ubuntu by mmdebstrap."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+
+from orchard.core.config import cache_dir
+from orchard.core.errors import InternalError, InvalidArgument, MachineUnfit
+from orchard.sandbox.local.images import DEFAULT_PATH, goarch, local_name
+from orchard.sandbox.local.powers import find_powers
+from orchard.sandbox.local.process import call
+from orchard.sandbox.local.settings import LocalSettings
+from orchard.sandbox.local.storage import Storage
+
+_RECIPE = "1"
+"""Raised whenever the same packages would give another root."""
+_BUILD_SECONDS = 900.0
+_UNWANTED = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/man/*")
+_ENV = {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8"}
+
+
+def import_tar(path: Path, name: str, *, settings: LocalSettings | None = None, env: Mapping[str, str] = _ENV) -> str:
+    """Make an image of one layer out of an uncompressed tar of a root.
+
+    Args:
+        path: the tar.
+        name: what the image is to be called, e.g. ``debian-small``.
+        settings: whose store it goes to.
+        env: the image's ENV.
+
+    Returns:
+        The image's digest, ``sha256:…``.
+
+    Raises:
+        InvalidArgument: the file is no uncompressed tar.
+        MachineUnfit: skopeo is missing.
+    """
+    settings = settings or LocalSettings()
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=settings.home, prefix=".layout-") as draft:
+        make_layout(path, Path(draft), env)
+        return import_layout(Path(draft), name, settings)
+
+
+def import_layout(layout: Path, name: str, settings: LocalSettings) -> str:
+    """Bring the image ``latest`` of an OCI layout into the store under ``name``; return its digest."""
+    storage, full = Storage(settings.home, find_powers()), local_name(name)
+    index = json.loads((layout / "index.json").read_text())
+    digest = str(index["manifests"][0]["digest"])
+    with storage.only_one(full):
+        stored = storage.find([full])
+        if stored is None or stored.digest != digest:
+            source = f"oci:{layout}:latest"
+            done = storage.run("skopeo", ["--insecure-policy", "copy", "--quiet", source, storage.place(full)])
+            if done.code:
+                raise InternalError(f"skopeo could not bring {layout} into the store: {done.output.strip()[-500:]}")
+    return digest
+
+
+def make_layout(tar: Path, layout: Path, env: Mapping[str, str] = _ENV) -> None:
+    """Write an OCI layout with one image, ``latest``, of one layer: ``tar``, hard-linked where possible.
+
+    Raises:
+        InvalidArgument: the file is no uncompressed tar.
+    """
+    blobs = layout / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    with tar.open("rb") as stream:
+        if stream.read(262)[257:] != b"ustar":
+            raise InvalidArgument(f"{tar} is no uncompressed tar", field="path")
+        stream.seek(0)
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    try:
+        os.link(tar, blobs / digest)
+    except OSError:  # another file system
+        shutil.copyfile(tar, blobs / digest)
+    config = _blob(blobs, {
+        "architecture": goarch(), "os": "linux",
+        "config": {"Env": [f"{name}={value}" for name, value in env.items()]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]}, "history": [{"created_by": "orchard"}],
+    })  # fmt: skip
+    oci = "application/vnd.oci.image"
+    layer = {"digest": f"sha256:{digest}", "size": tar.stat().st_size, "mediaType": f"{oci}.layer.v1.tar"}
+    manifest = _blob(blobs, {
+        "schemaVersion": 2, "mediaType": f"{oci}.manifest.v1+json",
+        "config": {"mediaType": f"{oci}.config.v1+json", **config}, "layers": [layer],
+    })  # fmt: skip
+    named = {"org.opencontainers.image.ref.name": "latest"}
+    entry = {"mediaType": f"{oci}.manifest.v1+json", **manifest, "annotations": named}
+    (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+    (layout / "oci-layout").write_text(json.dumps({"imageLayoutVersion": "1.0.0"}))
+
+
+def build_debian_image(
+    packages: Sequence[str],
+    *,
+    suite: str | None = None,
+    cache: Path | None = None,
+    settings: LocalSettings | None = None,
+) -> str:
+    """Return the digest of an image of a minimal Debian or Ubuntu with ``packages``.
+
+    The root is built once (half a minute, from the distribution's mirror) and kept in the cache; after that the image
+    is only brought into the store.
+
+    Args:
+        packages: names of packages besides the minimal system.
+        suite: e.g. ``bookworm``; None is this machine's own, or Debian stable where it is neither.
+        cache: folder of built roots; None is Orchard's cache folder.
+        settings: whose store it goes to.
+
+    Raises:
+        MachineUnfit: mmdebstrap is missing or failed, with its own words.
+    """
+    settings = settings or LocalSettings()
+    suite = suite or _own_suite()
+    wanted = sorted(set(packages))
+    words = json.dumps([_RECIPE, platform.machine(), suite, wanted])
+    key = hashlib.sha256(words.encode()).hexdigest()[:16]
+    roots = (cache or cache_dir()) / "roots"
+    roots.mkdir(parents=True, exist_ok=True)
+    layout = roots / f"{suite}-{key}"
+    with _locked(roots / f".{key}.lock"):
+        if not layout.exists():
+            with tempfile.TemporaryDirectory(dir=roots, prefix=".build-") as draft:
+                tar = Path(draft) / "root.tar"
+                _bootstrap(suite, wanted, tar)
+                make_layout(tar, Path(draft) / "layout")
+                (Path(draft) / "layout").rename(layout)
+    return import_layout(layout, f"orchard-{suite}:{key}", settings)
+
+
+def _bootstrap(suite: str, packages: Sequence[str], tar: Path) -> None:
+    if not shutil.which("mmdebstrap"):
+        raise MachineUnfit(
+            "mmdebstrap is missing, and building an image needs it", hint="sudo apt-get install mmdebstrap"
+        )
+    mode = "root" if os.getuid() == 0 else "unshare"
+    options = [f"--mode={mode}", "--variant=minbase", "--skip=output/dev", '--aptopt=Acquire::Retries "3"']
+    options += [f"--dpkgopt=path-exclude={path}" for path in _UNWANTED]
+    options.append('--customize-hook=rm -f "$1/etc/resolv.conf" "$1/etc/hostname"')  # the host's own
+    if packages:
+        options.append(f"--include={','.join(packages)}")
+    done = call(["mmdebstrap", "--quiet", *options, suite, str(tar)], timeout=_BUILD_SECONDS)
+    if done.code:
+        raise MachineUnfit(
+            f"mmdebstrap could not build {suite}: {done.output.strip()[-800:]}",
+            hint="try by hand: mmdebstrap --variant=minbase " + suite + " /dev/null",
+        )
+
+
+def _own_suite() -> str:
+    facts = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    facts = {name: value.strip('"') for name, value in facts.items()}
+    return facts.get("VERSION_CODENAME", "stable") if facts.get("ID") in ("debian", "ubuntu") else "stable"
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Generator[None]:
+    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _blob(blobs: Path, value: object) -> dict[str, object]:
+    content = json.dumps(value).encode()
+    digest = hashlib.sha256(content).hexdigest()
+    (blobs / digest).write_bytes(content)
+    return {"digest": f"sha256:{digest}", "size": len(content)}
