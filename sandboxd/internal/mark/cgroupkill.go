@@ -1,0 +1,122 @@
+package mark
+
+import (
+	"syscall"
+	"time"
+
+	"orchard/sandboxd/internal/reap"
+)
+
+// kill kills every process of the cgroup until none is left. First no process may fork
+// any more (pids.max 0), or a fork bomb would outrun us.
+func (m *Cgroups) kill(name string) bool {
+	deadline := time.Now().Add(killBudget)
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		if m.version != 2 || m.roots["unified"].Write(name+"/cgroup.kill", "1") != nil {
+			m.forbidForks(name)
+			m.signal(name, syscall.SIGKILL)
+		}
+		if len(m.pids(name)) == 0 {
+			return true
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+		time.Sleep(pause)
+	}
+}
+
+func (m *Cgroups) forbidForks(name string) {
+	for _, hierarchy := range []string{"pids", "unified"} {
+		if root, ok := m.roots[hierarchy]; ok {
+			_ = root.Write(name+"/pids.max", "0")
+		}
+	}
+}
+
+// signal signals every process of the cgroup. Each is held by a pidfd and then looked up
+// again, so that a pid which meanwhile went to somebody else is never hit.
+func (m *Cgroups) signal(name string, s syscall.Signal) {
+	handles := map[int]int{}
+	for _, pid := range m.pids(name) {
+		fd, err := pidfdOpen(pid)
+		if err == nil {
+			handles[pid] = fd
+		} else if err != syscall.ESRCH { //nolint:errorlint // a bare errno
+			handles[pid] = -1
+		}
+	}
+	for _, pid := range m.pids(name) {
+		fd, ok := handles[pid]
+		switch {
+		case ok && fd >= 0:
+			_ = pidfdSignal(fd, s)
+		case ok:
+			_ = syscall.Kill(pid, s)
+		}
+	}
+	for _, fd := range handles {
+		if fd >= 0 {
+			_ = syscall.Close(fd)
+		}
+	}
+}
+
+// cgroupTree is a command in its own cgroup.
+type cgroupTree struct {
+	maker         *Cgroups
+	name          string
+	child         *reap.Child
+	refusedBefore int64
+}
+
+func (t *cgroupTree) PID() int                      { return t.child.PID }
+func (t *cgroupTree) Done() <-chan struct{}         { return t.child.Done }
+func (t *cgroupTree) Status() syscall.WaitStatus    { return t.child.Status }
+func (t *cgroupTree) Signal(s syscall.Signal) error { return t.child.Signal(s) }
+func (t *cgroupTree) SignalAll(s syscall.Signal)    { t.maker.signal(t.name, s) }
+func (t *cgroupTree) Kill() bool                    { return t.maker.kill(t.name) }
+func (t *cgroupTree) Empty() bool                   { return len(t.maker.pids(t.name)) == 0 }
+
+func (t *cgroupTree) Release() {
+	kills := t.Toll().OOMKills
+	t.maker.mu.Lock()
+	released := !t.maker.live[t]
+	if !released {
+		delete(t.maker.live, t)
+		t.maker.deadKills += kills
+	}
+	t.maker.mu.Unlock()
+	if !released {
+		t.maker.release(t.name)
+	}
+}
+
+// Toll reads the counters of the command's own cgroup: version 1 counts a kill in the
+// victim's cgroup, version 2 there and in all above it.
+func (t *cgroupTree) Toll() Toll {
+	var toll Toll
+	m := t.maker
+	if m.version == 2 {
+		toll.OOMKills = keyed(m.roots["unified"], t.name+"/memory.events", "oom_kill")
+		toll.RefusedForks = max(keyed(m.roots["unified"], t.name+"/pids.events", "max"),
+			m.refusedOutside()-t.refusedBefore)
+		return toll
+	}
+	if root, ok := m.roots["memory"]; ok {
+		toll.OOMKills = keyed(root, t.name+"/memory.oom_control", "oom_kill")
+	}
+	if root, ok := m.roots["pids"]; ok {
+		toll.RefusedForks = keyed(root, t.name+"/pids.events", "max")
+	}
+	return toll
+}
+
+// refusedOutside counts refused forks at the shared limit: newer kernels count them only
+// there on version 2.
+func (m *Cgroups) refusedOutside() int64 {
+	if m.version != 2 {
+		return 0
+	}
+	return keyed(m.roots["unified"], "pids.events", "max")
+}

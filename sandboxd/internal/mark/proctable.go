@@ -1,0 +1,133 @@
+package mark
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// clockTicks a second, as /proc shows times on every Linux we run on.
+const clockTicks = 100
+
+// process is one line of the process table.
+type process struct {
+	parent  int
+	state   byte
+	started uint64 // clock ticks since boot: with the pid it names one process for good
+	ticks   uint64 // CPU used, dead and waited-for children included
+}
+
+// readProcess reads /proc/PID/stat.
+func readProcess(pid int) (process, bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return process{}, false
+	}
+	return parseStat(text)
+}
+
+// parseStat parses a line of /proc/PID/stat: the name, in brackets, may hold anything.
+func parseStat(text []byte) (process, bool) {
+	end := bytes.LastIndexByte(text, ')')
+	if end < 0 {
+		return process{}, false
+	}
+	fields := strings.Fields(string(text[end+1:]))
+	if len(fields) < 20 || len(fields[0]) != 1 {
+		return process{}, false
+	}
+	parent, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return process{}, false
+	}
+	p := process{parent: parent, state: fields[0][0]}
+	p.started, _ = strconv.ParseUint(fields[19], 10, 64)
+	for _, field := range fields[11:15] {
+		n, _ := strconv.ParseUint(field, 10, 64)
+		p.ticks += n
+	}
+	return p, true
+}
+
+// dead tells whether only the entry is left.
+func (p process) dead() bool { return p.state == 'Z' || p.state == 'X' }
+
+// snapshot reads the whole process table of our pid namespace.
+func snapshot() map[int]process {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	table := make(map[int]process, len(names))
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if p, ok := readProcess(pid); ok {
+			table[pid] = p
+		}
+	}
+	return table
+}
+
+// below lists the living descendants of root, where prune stops the descent.
+func below(table map[int]process, root int, prune func(pid int) bool) []int {
+	children := map[int][]int{}
+	for pid, p := range table {
+		children[p.parent] = append(children[p.parent], pid)
+	}
+	var out []int
+	queue := []int{root}
+	for len(queue) > 0 {
+		next := children[queue[0]]
+		queue = queue[1:]
+		for _, pid := range next {
+			if prune != nil && prune(pid) {
+				continue
+			}
+			queue = append(queue, pid)
+			if !table[pid].dead() {
+				out = append(out, pid)
+			}
+		}
+	}
+	return out
+}
+
+// signalExact signals pid only if it still is the process of the snapshot.
+func signalExact(pid int, seen process, s syscall.Signal) {
+	fd, err := pidfdOpen(pid)
+	if err == syscall.ESRCH { //nolint:errorlint // a bare errno
+		return
+	}
+	if err == nil {
+		defer syscall.Close(fd)
+	}
+	now, ok := readProcess(pid)
+	if !ok || now.started != seen.started {
+		return
+	}
+	if err == nil {
+		_ = pidfdSignal(fd, s)
+		return
+	}
+	_ = syscall.Kill(pid, s) // a kernel before 5.3
+}
+
+// procCPU sums the CPU of every process of our pid namespace, if it is ours alone.
+func procCPU() *float64 {
+	if os.Getpid() != 1 {
+		return nil
+	}
+	var ticks uint64
+	for _, p := range snapshot() {
+		ticks += p.ticks
+	}
+	s := float64(ticks) / clockTicks
+	return &s
+}
