@@ -16,6 +16,7 @@ from orchard.core.errors import InvalidArgument, NotFound, SandboxGone, Unavaila
 from orchard.core.ids import check_id, check_key
 from orchard.sandbox.local import daemon
 from orchard.sandbox.local.cgroups import Cgroups, find_cgroups
+from orchard.sandbox.local.commit import Committer
 from orchard.sandbox.local.ending import Endings
 from orchard.sandbox.local.images import Images
 from orchard.sandbox.local.making import Maker
@@ -50,6 +51,7 @@ class _Parts:
     cgroups: Cgroups | None
     endings: Endings
     images: Images
+    committer: Committer
     maker: Maker
     makers: ThreadPoolExecutor
     lookers: ThreadPoolExecutor
@@ -152,8 +154,18 @@ class LocalBackend:
         return Endpoint(base=f"unix:{record.socket}", prefix="/v1", headers=sent, sandbox_id=record.id)
 
     async def commit(self, sandbox_id: str, name: str) -> str:
-        """Stop the sandbox, turn its layer of changes into an image layer; return the new image's digest."""
-        raise NotImplementedError(sandbox_id, name)
+        """Stop the sandbox and turn its layer of changes into an image layer over its image.
+
+        Returns the new image's digest, usable as ``image`` at once, as is ``name``. The sandbox is gone then.
+
+        Raises:
+            NotFound: no such sandbox.
+            SandboxGone: it has ended, and its changes with it.
+            Unsupported: its image is a folder (``host``, ``dir:``).
+        """
+        parts = self._parts()
+        check_id(sandbox_id, "sandbox id")
+        return await asyncio.wrap_future(parts.makers.submit(parts.committer.commit, sandbox_id, name))
 
     async def resolve_image(self, image: str) -> str | None:
         """Fetch the image if needed; return its digest, or None where it has none (``host``, ``dir:``).
@@ -192,10 +204,12 @@ class LocalBackend:
         powers, cgroups = find_powers(), find_cgroups()
         self._store.prepare()
         images = Images(self.settings, powers)
+        endings = Endings(self.settings, self._store, powers)
         return _Parts(
             cgroups=cgroups,
-            endings=Endings(self.settings, self._store, powers),
+            endings=endings,
             images=images,
+            committer=Committer(self._store, images.storage, powers, endings),
             maker=Maker(self.settings, self._store, powers, cgroups, images.fetch),
             makers=ThreadPoolExecutor(_MAKERS, "orchard-make"),
             lookers=ThreadPoolExecutor(_LOOKERS, "orchard-look"),

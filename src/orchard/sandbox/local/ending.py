@@ -46,11 +46,17 @@ class Endings:
         with self._store.lock(sandbox_id) as held:
             if held:
                 record = self._store.read(sandbox_id)
-                if not record.ended_at and record.alive(self._boot):
-                    self._store.end(record.ended("deleted"))
-                self._finish(self._store.read(sandbox_id))
+                if record.alive(self._boot):
+                    self.stop(record)
+                self.finish(self._store.read(sandbox_id))
                 return True
         return not self._store.folder(sandbox_id).exists()
+
+    def stop(self, record: Record, detail: str | None = None) -> None:
+        """Write that it was ended by request, and kill all of it; the caller holds its lock."""
+        if not record.ended_at:
+            self._store.end(record.ended("deleted", detail))
+        self._kill(record)
 
     def discard(self, record: Record) -> None:
         """Remove a sandbox that was never ready; the caller holds its lock. No record of it stays."""
@@ -77,30 +83,33 @@ class Endings:
                 self._powers.remove_tree(self._store.folder(sandbox_id))
                 return
             if record.ended_at or record.pid:
-                self._finish(record)
+                self.finish(record)
             else:  # its maker died half-way: it never was
                 self.discard(record)
 
-    def _finish(self, record: Record) -> None:
-        """Write the end of a sandbox, then remove all of it; the caller holds its lock."""
-        if not record.ended_at:
+    def finish(self, record: Record) -> None:
+        """Write why it ended, where that is not written yet, and remove all of it; the caller holds its lock."""
+        if not self._store.read(record.id).ended_at:
             self._store.end(self._cause(record))
         self._remove(record)
         self._powers.remove_tree(self._store.folder(record.id))
 
     def _remove(self, record: Record) -> None:
         folders = [Path(folder) for folder in record.cgroups]
-        process = record.process
-        if process is not None and record.boot == self._boot and not process.kill(_KILL_SECONDS):
-            raise InternalError(f"PID 1 of sandbox {record.id} (pid {process.pid}) survives SIGKILL")
+        self._kill(record)
         if record.boot == self._boot:
-            if process is None:
+            if record.process is None:
                 self._kill_unrecorded(record, folders)
             cgroups.remove(folders)
         Path(record.socket).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # a short folder for sockets, once empty; else it is the sandbox's own
             Path(record.socket).parent.rmdir()
         self._powers.remove_tree(self._settings.home / "runtime" / record.id)
+
+    def _kill(self, record: Record) -> None:
+        process = record.process
+        if process is not None and record.boot == self._boot and not process.kill(_KILL_SECONDS):
+            raise InternalError(f"PID 1 of sandbox {record.id} (pid {process.pid}) survives SIGKILL")
 
     def _kill_unrecorded(self, record: Record, folders: list[Path]) -> None:
         """Kill what a launch left that ended between the start of PID 1 and its being recorded."""

@@ -28,9 +28,9 @@ from orchard.sandbox.local.settings import LocalSettings
 from orchard.sandbox.types import SandboxSpec
 
 _SKELETON = "skeleton-1"
-_SKELETON_FOLDERS = (
-    "proc", "sys", "dev", "tmp", "run", "etc", "opt/orchard/tools",
-)  # fmt: skip
+_SKELETON_FOLDERS = ("proc", "sys", "dev", "tmp", "run", "etc")
+_OVERLAY = "index=off,redirect_dir=off,metacopy=off"
+"""Whatever the kernel's defaults: the layer of changes is to stand for itself, since it may become an image's."""
 _SOCKET_BACKLOG = 512
 _FIRST_FD = 3
 _CONFIG, _STATE, _BINARY = 1, 2, 3
@@ -87,7 +87,8 @@ class Launch:
         for name in ("rootfs", "upper", "work", "state"):
             (self.folder / name).mkdir(mode=0o755 if name != "state" else 0o700)
         top = self.image.layers[0].stat() if self.image.layers else None
-        (self.folder / "upper").chmod(stat.S_IMODE(top.st_mode) if top else 0o755)  # the root's own mode
+        # The root's own mode; its owner may write, whatever the store gave a layer without an entry for its root.
+        (self.folder / "upper").chmod(stat.S_IMODE(top.st_mode) | stat.S_IWUSR if top else 0o755)
         cpus = self.cgroups.pick_cpus(self.spec.cpu) if self.cgroups else None
         if self.cgroups is not None:
             self.cgroups.make_commands(self.spec, self.record.id)
@@ -107,7 +108,7 @@ class Launch:
             set_cpus=self.cgroups is not None and self.cgroups.version == 1,
         )
         (self.folder / "config.json").write_text(json.dumps(runtime_spec(plan)))
-        return f"lowerdir={':'.join(self._lower())},upperdir=upper,workdir=work" + (
+        return f"lowerdir={':'.join(self._lower())},upperdir=upper,workdir=work,{_OVERLAY}" + (
             ",userxattr" if self.powers.rootless else ""
         )
 

@@ -31,6 +31,7 @@ Json = dict[str, Any]
 class Stored:
     """One image of the store."""
 
+    id: str
     digest: str
     names: Sequence[str]
     layers: Sequence[Path]
@@ -93,6 +94,13 @@ class Storage:
         store = ["--root", str(self.root), "--runroot", str(self._run), "--storage-driver", "overlay"]
         return self.run("buildah", [*store, *arguments], timeout=timeout)
 
+    def layer_of(self, container: str) -> Path:
+        """Return the folder in which the store keeps the changes of a container of buildah's."""
+        text = (self.root / "overlay-containers" / "containers.json").read_text()
+        known = cast("list[Json]", json.loads(text))
+        layer = next(str(each["layer"]) for each in known if container in each.get("names", ()))
+        return self.root / "overlay" / layer / "diff"
+
     def _read(self) -> tuple[list[Json], dict[str, Json]]:
         """Return images and layers, parsed again only after a change."""
         paths = [self.root / "overlay-images" / "images.json", self.root / "overlay-layers" / "layers.json"]
@@ -119,4 +127,4 @@ class Storage:
         folder = self.root / "overlay-images" / image["id"]
         encoded = base64.b64encode(f"sha256:{image['id']}".encode()).decode()
         config = cast("Json", json.loads((folder / f"={encoded}").read_text()))
-        return Stored(str(image["digest"]), image.get("names", ()), chain, config)
+        return Stored(str(image["id"]), str(image["digest"]), image.get("names", ()), chain, config)

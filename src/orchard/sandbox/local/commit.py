@@ -1,0 +1,77 @@
+"""A stopped sandbox's layer of changes as an image layer over its image, by buildah on the same store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchard.core.errors import Conflict, InternalError, NotFound, SandboxGone, Unsupported
+from orchard.sandbox.local.ending import Endings
+from orchard.sandbox.local.images import local_name
+from orchard.sandbox.local.powers import Powers
+from orchard.sandbox.local.process import Finished
+from orchard.sandbox.local.records import Record, Store
+from orchard.sandbox.local.storage import Storage
+
+_COPY_SECONDS = 600.0
+
+
+class Committer:
+    """Makes images out of sandboxes of one home."""
+
+    def __init__(self, store: Store, storage: Storage, powers: Powers, endings: Endings) -> None:
+        self._store, self._storage, self._powers, self._endings = store, storage, powers, endings
+
+    def commit(self, sandbox_id: str, name: str) -> str:
+        """End the sandbox and return the digest of the image that its changes make.
+
+        Raises:
+            NotFound: no such sandbox.
+            SandboxGone: it has ended, and its changes with it.
+            Conflict: another process makes or ends it at this moment.
+            Unsupported: its image is a folder, which nothing can be laid over.
+            InternalError: buildah failed, with its own words.
+        """
+        record = self._store.read(sandbox_id)
+        if record.ended_at:
+            raise SandboxGone(f"sandbox {sandbox_id} has ended", reason=record.reason, at=record.ended_at)
+        if record.image_digest is None:
+            raise Unsupported(
+                f"the image {record.spec['image']!r} is a folder and has no layers to add one to",
+                hint="make an image of it first: orchard.sandbox.local.rootfs.import_tar",
+            )
+        with self._store.lock(sandbox_id) as held:
+            if not held:
+                raise Conflict(f"sandbox {sandbox_id} is being made or ended by another process")
+            full = local_name(name)
+            self._endings.stop(record, f"committed as {full}")
+            try:
+                self._build(record, record.image_digest, full)
+            finally:
+                self._endings.finish(record)
+        stored = self._storage.find([full])
+        if stored is None:
+            raise InternalError(f"buildah made no image {full}")
+        return stored.digest
+
+    def _build(self, record: Record, base: str, full: str) -> None:
+        stored = self._storage.find([base])
+        if stored is None:
+            raise NotFound(f"the image {base} of sandbox {record.id} is no longer in the store")
+        container = f"commit-{record.id}"
+        _done("from", self._storage.buildah("from", "--pull-never", "--name", container, stored.id))
+        try:
+            self._lay(self._store.folder(record.id) / "upper", self._storage.layer_of(container))
+            _done("commit", self._storage.buildah("commit", "--quiet", "--format", "oci", container, full))
+        finally:
+            _done("rm", self._storage.buildah("rm", container))
+
+    def _lay(self, upper: Path, layer: Path) -> None:
+        """Put the changes where buildah keeps those of its container: both have overlay's own form."""
+        script = 'rmdir "$2" && { mv -T "$1" "$2" 2>/dev/null || cp -a "$1" "$2"; }'
+        done = self._powers.call(["sh", "-c", script, "sh", str(upper), str(layer)], timeout=_COPY_SECONDS)
+        _done("lay", done)
+
+
+def _done(step: str, finished: Finished) -> None:
+    if finished.code:
+        raise InternalError(f"committing failed at {step}: {finished.output.strip()[-500:]}")
