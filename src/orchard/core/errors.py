@@ -50,7 +50,7 @@ NOT_STARTED_REASONS = (
     "not_executable", "resources",
 )  # fmt: skip
 TASK_REFUSALS = (
-    "no_sdist", "no_tests", "no_changelog_entry", "no_code_change", "dependencies", "install_failed",
+    "no_sdist", "no_tests", "no_changelog_entry", "no_code_change", "binary_change", "dependencies", "install_failed",
     "collection_error", "gold_fails", "no_fail_to_pass", "unstable",
 )  # fmt: skip
 STORE_REASONS = ("no_space", "denied", "closed", "damaged", "io")

@@ -22,6 +22,8 @@ class Attempt:
     box: Sandbox | None = None
     """The agent's sandbox, still alive, for graders that look at its state."""
     submission: str | None = None
+    gold: bool = False
+    """The patch is the task's own: where even it leaves no report, task or machine are at fault, not a model."""
 
 
 @dataclass(frozen=True)

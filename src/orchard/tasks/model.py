@@ -16,20 +16,24 @@ class Strict(BaseModel):
 class TaskLimits(Strict):
     """Bounds of one rollout of the task."""
 
-    turns: int = Field(50, gt=0)
-    seconds: float = Field(1800.0, gt=0)
-    command_seconds: float = Field(120.0, gt=0)
-    grade_seconds: float = Field(600.0, gt=0)
-    cpu: float | None = Field(None, gt=0)
+    turns: int = Field(default=50, gt=0)
+    seconds: float = Field(default=1800.0, gt=0)
+    command_seconds: float = Field(default=120.0, gt=0)
+    grade_seconds: float = Field(default=600.0, gt=0)
+    cpu: float | None = Field(default=None, gt=0)
     memory: str | None = None
-    pids: int = Field(4096, gt=0)
+    pids: int = Field(default=4096, gt=0)
+
+    def sandbox(self) -> dict[str, Any]:
+        """Return those that are a sandbox's, as options of ``Orchard.sandbox``."""
+        return {name: value for name in ("cpu", "memory", "pids") if (value := getattr(self, name)) is not None}
 
 
 class GraderSpec(Strict):
     """Which grader, by its name in ``orchard.rewards.registry``, with its options."""
 
     type: str
-    weight: float = Field(1.0, ge=0)
+    weight: float = Field(default=1.0, ge=0)
     options: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -68,7 +72,7 @@ class Task(Strict):
     limits: TaskLimits = TaskLimits()
     network: Literal["none", "open"] = "none"
     graders: list[GraderSpec] = Field(min_length=1)
-    gold_patch: str | None = Field(None, repr=False)
+    gold_patch: str | None = Field(default=None, repr=False)
     """A patch that must score 1."""
     secret: dict[str, Any] = Field(default_factory=dict, repr=False)
     """What only graders see, JSON-serialisable, under the grader's name: ``TestPlan`` under ``tests`` …."""

@@ -1,0 +1,200 @@
+"""Our own task format: a folder with ``task.toml``, and files beside it.
+
+```
+task.toml
+instruction.md     what the agent is told
+work/              optional: the work tree, laid into ``workdir``
+tests/             optional, secret: laid into ``workdir/tests`` for grading, never before
+gold.patch         optional, secret: a patch of ``work/`` that must score 1
+```
+```toml
+id = "slugify-keeps-digits"      # default: the folder's name
+image = "registry/name:tag"      # default: the small Debian that Orchard makes
+workdir = "/testbed"
+network = "none"                 # of the agent's sandbox
+requirements = ["pytest<8.4"]    # Python packages for /opt/venv, resolved on this machine, installed offline
+install = false                  # install work/ in development mode into /opt/venv
+setup = ["make build"]           # shell commands, run offline in workdir when the image is prepared
+
+[limits]                         # of one rollout; see TaskLimits
+turns = 30
+seconds = 900
+
+[[graders]]                      # default: one of type "tests"
+type = "tests"
+weight = 1.0
+
+[tests]                          # what the grader "tests" needs; see TestPlan
+run = ["tests"]
+fail_to_pass = ["tests/test_slug.py::test_digits"]
+pass_to_pass = ["tests/test_slug.py::test_blanks"]
+protected = []                   # further paths the agent may not change
+python = "/opt/venv/bin/python"  # where requirements are given; else "python3"
+
+[secret.NAME]                    # whatever another grader NAME needs
+```
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from orchard.core.errors import InvalidArgument, TaskRefused
+from orchard.sandbox import Orchard
+from orchard.tasks.base import base_image
+from orchard.tasks.build import Recipe, base_digest, build, is_there, probe
+from orchard.tasks.cache import place, publish
+from orchard.tasks.model import GraderSpec, Strict, Task, TaskLimits, TestPlan
+from orchard.tasks.protocol import LoadOptions, TaskSource
+from orchard.tasks.tree import Tree, read_tree
+from orchard.tasks.uv import Request, canonical, locked, names_in
+
+KIND = "toml"
+FILE = "task.toml"
+_TOOLS = ("pip", "wheel", "editables", "setuptools")
+
+
+class _Tests(Strict):
+    run: list[str] = Field(min_length=1)
+    fail_to_pass: list[str] = Field(min_length=1)
+    pass_to_pass: list[str] = Field(default_factory=list)
+    deleted: list[str] = Field(default_factory=list)
+    protected: list[str] = Field(default_factory=list)
+    python: str | None = None
+
+
+class _File(Strict):
+    id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$")
+    image: str | None = None
+    workdir: str = Field(default="/testbed", pattern=r"^/.+")
+    network: Literal["none", "open"] = "none"
+    requirements: list[str] = Field(default_factory=list)
+    install: bool = False
+    setup: list[str] = Field(default_factory=list)
+    limits: TaskLimits = TaskLimits()
+    graders: list[GraderSpec] = Field(default_factory=lambda: [GraderSpec(type="tests")], min_length=1)
+    tests: _Tests | None = None
+    secret: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TomlSource:
+    """One folder, read and checked."""
+
+    id: str
+    folder: Path
+    file: _File
+    instruction: str
+    image: str | None
+    gold_patch: str | None = field(default=None, repr=False)
+
+    async def prepare(self, orchard: Orchard) -> Task:
+        """See ``TaskSource.prepare``."""
+        file = self.file
+        base = await base_digest(orchard, file.image or self.image or await base_image(orchard))
+        work = await asyncio.to_thread(read_tree, self.folder / "work")
+        secret = dict(file.secret)
+        if file.tests is not None:
+            tests = await asyncio.to_thread(read_tree, self.folder / "tests")
+            secret["tests"] = _plan(file, tests).model_dump(mode="json")
+        return Task(
+            id=self.id, kind=KIND, instruction=self.instruction, image=await self._image(orchard, base, work),
+            workdir=file.workdir, limits=file.limits, network=file.network, graders=file.graders,
+            gold_patch=self.gold_patch, secret=secret, source={"folder": self.folder.name},
+        )  # fmt: skip
+
+    async def _image(self, orchard: Orchard, base: str, work: Tree) -> str:
+        """Return the digest of the image with everything in it, or the base's where nothing is to be added."""
+        file = self.file
+        if not (work or file.requirements or file.setup):
+            return base
+        platform = await probe(orchard, base) if file.requirements else None
+        lock = None
+        if platform is not None:
+            library = _library(work) if file.install else None
+            lock = await locked(Request([*_TOOLS, *file.requirements], platform, without=library))
+            if library and canonical(library) in names_in(lock):
+                raise TaskRefused(f"the environment would install {library} itself", reason="dependencies")
+        recipe = Recipe(base, file.workdir, work, self.id, lock, platform, file.install, tuple(file.setup))
+        kept = place(f"tasks/{KIND}", recipe.key())
+        if kept.exists() and await is_there(orchard, digest := kept.read_text()):
+            return digest
+        digest = await build(
+            orchard, recipe, f"orchard/{self.id.lower().replace('@', '-').replace('+', '-')}:{recipe.key()[:12]}"
+        )
+        publish(kept, digest.encode())
+        return digest
+
+
+def load(reference: str, options: LoadOptions) -> Sequence[TaskSource]:
+    """Return the task of a ``task.toml`` or its folder, or those of every folder below one, by path.
+
+    Raises:
+        InvalidArgument: no such file, or something in it is wrong; file and key are named.
+    """
+    path = Path(reference)
+    if path.is_file():
+        return [_read(path, options)]
+    if (path / FILE).is_file():
+        return [_read(path / FILE, options)]
+    found = sorted(path.rglob(FILE))
+    if not found:
+        raise InvalidArgument(f"there is no {FILE} in {path}", field="tasks")
+    return [_read(one, options) for one in found]
+
+
+def _read(path: Path, options: LoadOptions) -> TomlSource:
+    folder = path.resolve().parent
+    try:
+        file = _File.model_validate(tomllib.loads(path.read_text()))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path}: {error}", field=str(path)) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InvalidArgument(f"{path}: {key}: {first['msg']}", field=key) from error
+    _check(path, file)
+    words = folder / "instruction.md"
+    if not words.is_file() or not words.read_text().strip():
+        raise InvalidArgument(f"{words} is missing or empty", field="instruction.md")
+    gold = folder / "gold.patch"
+    return TomlSource(
+        file.id or folder.name, folder, file, words.read_text(), options.image,
+        gold.read_text() if gold.is_file() else None,
+    )  # fmt: skip
+
+
+def _check(path: Path, file: _File) -> None:
+    """Refuse what each key allows and all together do not."""
+    if any(grader.type == "tests" for grader in file.graders) and file.tests is None:
+        raise InvalidArgument(f"{path}: tests: the grader 'tests' needs this table", field="tests")
+    if "tests" in file.secret:
+        raise InvalidArgument(f"{path}: secret.tests: give [tests] instead", field="secret.tests")
+    if file.install and not file.requirements:
+        raise InvalidArgument(
+            f"{path}: install: needs an environment", field="install", hint="give requirements, such as pytest"
+        )
+
+
+def _plan(file: _File, tests: Tree) -> TestPlan:
+    assert file.tests is not None
+    python = file.tests.python or ("/opt/venv/bin/python" if file.requirements else "python3")
+    return TestPlan(
+        **file.tests.model_dump(exclude={"python"}), python=python,
+        files={f"tests/{name}": content.data for name, content in tests.items()},
+    )  # fmt: skip
+
+
+def _library(work: Tree) -> str | None:
+    """Return the name of the distribution in ``work``, where its pyproject tells it."""
+    if "pyproject.toml" not in work:
+        return None
+    name = tomllib.loads(work["pyproject.toml"].data.decode()).get("project", {}).get("name")
+    return str(name) if name else None
