@@ -19,6 +19,7 @@ from orchard.rewards.registry import grader
 from orchard.rollout.boundary import RolloutFailed, boundary
 from orchard.rollout.folder import RunFolder
 from orchard.rollout.jobs import Bounds, Job
+from orchard.rollout.policies import GOLD
 from orchard.sandbox import Orchard, Sandbox, SandboxOptions
 from orchard.tasks.model import GraderSpec, Task
 from orchard.trajectories import Failure
@@ -70,7 +71,8 @@ class Attempts:
                 await self._work(job, task, harness, session, box, tried)
             async with self._grading:
                 with tried.timed("grade"):
-                    left = Attempt(tried.patch, box, tried.result.submission if tried.result else None)
+                    submission = tried.result.submission if tried.result else None
+                    left = Attempt(tried.patch, box, submission, gold=job.policy.name == GOLD)
                     tried.rewards = [(spec, await self._grade(task, spec, left)) for spec in task.graders]
 
     @asynccontextmanager
@@ -94,15 +96,11 @@ class Attempts:
         labels = {"run": self._folder.id, "rollout": job.rollout_id(self._folder.id)}
         limits = task.limits
         options: SandboxOptions = {
-            "pids": limits.pids, "network": task.network, "labels": labels,
+            "network": task.network, "labels": labels,
             "ttl": min(limits.seconds + limits.grade_seconds + _MARGIN, 86400.0),
         }  # fmt: skip
-        if limits.cpu is not None:
-            options["cpu"] = limits.cpu
-        if limits.memory is not None:
-            options["memory"] = limits.memory
         with boundary("sandbox"), tried.timed("sandbox"):
-            owned = self._orchard.sandbox(task.image, **options)
+            owned = self._orchard.sandbox(task.image, **options, **limits.sandbox())
             box = await owned.__aenter__()
         tried.environment |= {"image": task.image, "image_digest": box.info.image_digest, "backend": box.info.backend}
         try:

@@ -6,7 +6,7 @@ import base64
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from orchard.gateway.engines.script import ScriptEngine, bash_step
 from orchard.harness.protocol import SUBMIT_MARKER
 from orchard.tasks.model import Task
 
+GOLD, NOOP = "gold", "noop"
 SCRIPTS = Path(__file__).with_name("scripts")
 _PATCH = "/tmp/gold.patch"
 _END = "END_OF_PATCH"
@@ -38,6 +39,8 @@ class Policy:
     """What a script's author says of it; None for a model, which may do either."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of each request that the harness is told to send."""
+    close: Callable[[], Awaitable[None]] | None = None
+    """Releases what its engines share; awaited by whoever made the policy."""
 
 
 class Step(BaseModel):
@@ -99,7 +102,7 @@ def model_policy(base_url: str, model: str, api_key: str, sampling: Mapping[str,
     from orchard.gateway.engines.openai import OpenAIEngine
 
     engine = OpenAIEngine(base_url, api_key=api_key)
-    return Policy(model, model, lambda task: engine, sampling=sampling or {})
+    return Policy(model, model, lambda task: engine, sampling=sampling or {}, close=engine.close)
 
 
 def placeholders(task: Task) -> dict[str, str]:
@@ -136,4 +139,4 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     return re.sub(rf"\{{({names})\}}", lambda match: values[match[1]], text)
 
 
-BUILT_IN = ("gold", "noop", "script:hardcode", "script:edit-tests", "script:commit-and-fix")
+BUILT_IN = (GOLD, NOOP, "script:hardcode", "script:edit-tests", "script:commit-and-fix")

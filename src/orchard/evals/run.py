@@ -1,0 +1,126 @@
+"""A benchmark run: validate the tasks, make the rollouts, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchard.core.errors import InvalidArgument
+from orchard.evals.page import write_page
+from orchard.evals.report import Report, build_report
+from orchard.evals.validate import verdicts
+from orchard.gateway import Gateway
+from orchard.harness.registry import create_harness
+from orchard.rollout.engine import RolloutEngine
+from orchard.rollout.folder import RunFolder, open_run, read_run
+from orchard.rollout.jobs import Bounds, Job, Observe
+from orchard.rollout.policies import GOLD, NOOP, Policy, policy
+from orchard.sandbox import Orchard
+from orchard.tasks.protocol import TaskSource
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be evaluated. The same plan on the same folder resumes; a larger one adds to it."""
+
+    sources: Sequence[TaskSource]
+    harnesses: Sequence[str]
+    policies: Sequence[Policy]
+    folder: Path
+    attempts: int = 1
+    title: str = "Evaluation"
+    bounds: Bounds = field(default_factory=Bounds)
+    validate: bool = True
+    """Let a gold and an empty run prove each task first; a task they do not prove is given to no model."""
+    config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """Harness -> its options."""
+
+    def checked(self) -> Plan:
+        """Return self.
+
+        Raises:
+            InvalidArgument: a harness that there is not, nothing to do, or a name twice.
+        """
+        for name in self.harnesses:
+            create_harness(name)
+        names = [one.name for one in self.policies]
+        if not self.sources or not self.harnesses or not self.policies or self.attempts < 1:
+            raise InvalidArgument("an evaluation needs tasks, a harness, a policy and an attempt", field="plan")
+        if len(set(names)) < len(names) or len(set(self.harnesses)) < len(self.harnesses):
+            raise InvalidArgument("a harness or policy is named twice", field="plan")
+        return self
+
+    def jobs(self) -> Iterator[Job]:
+        """Yield every job, attempt by attempt, so that an early look sees all tasks."""
+        for attempt in range(self.attempts):
+            for source in self.sources:
+                for harness in self.harnesses:
+                    for one in self.policies:
+                        yield self._job(source, harness, one, attempt)
+
+    def proofs(self) -> Iterator[Job]:
+        """Yield the gold and the empty run of each task, under the first harness that scripts can drive."""
+        harness = next((name for name in self.harnesses if name != "command"), "bash-loop")
+        for source in self.sources:
+            for name in (GOLD, NOOP):
+                yield self._job(source, harness, policy(name), 0)
+
+    def first(self) -> list[Job]:
+        """Return the jobs to run before any other: the proofs, unless the plan has them and nobody relies on them."""
+        names = {one.name for one in self.policies}
+        relied_on = any(one.expect is None for one in self.policies) or not {GOLD, NOOP} <= names
+        return list(self.proofs()) if self.validate and relied_on else []
+
+    def total(self) -> int:
+        """Return the number of different jobs."""
+        return len({job.rollout_id("") for jobs in (self.first(), self.jobs()) for job in jobs})
+
+    def _job(self, source: TaskSource, harness: str, one: Policy, attempt: int) -> Job:
+        options = dict(self.config.get(harness, {}))
+        if one.sampling:
+            options["sampling"] = dict(one.sampling)
+        return Job(source, harness, one, attempt, options)
+
+
+async def evaluate(plan: Plan, orchard: Orchard, observe: Observe = lambda _: None) -> Report:
+    """Run ``plan`` to its end, write ``report.json`` and ``report.html`` into its folder, return the report.
+
+    Raises:
+        Conflict: another process works on the folder.
+        InvalidArgument: the plan is wrong.
+        StoreFailed: a record could not be written; the same plan again goes on from there.
+    """
+    start = time.monotonic()
+    plan = plan.checked()
+    with open_run(plan.folder) as folder:
+        async with Gateway(folder.store, {}) as gateway:
+            engine = RolloutEngine(folder, orchard, gateway, plan.bounds, observe)
+            proofs = plan.first()
+            if proofs:
+                await engine.run(proofs)
+            refused = {one.task for one in verdicts(folder.records()).values() if not one.ok} if proofs else set[str]()
+            done = {job.rollout_id("") for job in proofs}
+            await engine.run(
+                job for job in plan.jobs() if job.source.id not in refused and job.rollout_id("") not in done
+            )
+        return _report(folder, plan.title, time.monotonic() - start, validated=plan.validate)
+
+
+def report_on(folder: Path, title: str = "Evaluation", *, validated: bool = True) -> Report:
+    """Report again on a run that is there, finished or not; writes the same files.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
+    with read_run(folder) as run:
+        return _report(run, title, 0.0, validated=validated)
+
+
+def _report(folder: RunFolder, title: str, seconds: float, *, validated: bool) -> Report:
+    report = build_report(folder.id, title, folder.records(), seconds=seconds, validated=validated)
+    report.write_json(folder.path / "report.json")
+    write_page(folder.path / "report.html", report, folder.store)
+    return report
