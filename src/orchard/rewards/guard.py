@@ -55,7 +55,7 @@ def settings_of(name: str, data: bytes) -> Mapping[str, Any] | None:
             return {key: tool[key] for key in _SETTINGS[name] if key in tool}
         parser = configparser.RawConfigParser(strict=False)
         parser.read_string(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, configparser.Error, AttributeError):
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, configparser.Error, AttributeError, TypeError):
         return None
     return {
         section: dict(parser[section]) for section in parser.sections() if section.split(":env")[0] in _SETTINGS[name]

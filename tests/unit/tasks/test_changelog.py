@@ -105,5 +105,8 @@ def test_without_words_of_its_own_a_release_is_refused(tree: dict[str, str], sai
 
 
 def test_changelog_at_the_top_wins_over_one_in_docs() -> None:
-    tree = {"docs/changelog.md": SourceFile(b"## 1.1\n\nWords of the docs.\n"), "CHANGES": SourceFile(b"1.1\n---\n\nTop words here.\n")}
+    tree = {
+        "docs/changelog.md": SourceFile(b"## 1.1\n\nWords of the docs.\n"),
+        "CHANGES": SourceFile(b"1.1\n---\n\nTop words here.\n"),
+    }
     assert changelog.entry(tree, "1.0", "1.1") == "Top words here."

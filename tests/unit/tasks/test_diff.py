@@ -10,8 +10,6 @@ from orchard.core.errors import TaskRefused
 from orchard.tasks.release_pair.diff import difference, file_patch
 from orchard.tasks.tree import SourceFile, Tree, as_tar, is_test, suite_roots
 
-
-
 OLD = {
     "pkg/__init__.py": b"__version__ = '1.0'\nfrom pkg.a import f\n",
     "pkg/a.py": b"VERSION = (1, 0)\ndef f():\n    return 1\n",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchard.core.errors import TaskRefused
@@ -51,7 +51,7 @@ async def discover(orchard: Orchard, sides: Sides, suite: Suite) -> Signal:
             ]
     outcomes = [run.result() for run in runs]
     before, after = outcomes[0::2], outcomes[1::2]
-    return compare(*(_cases(side, what) for side, what in ((before, "the old code"), (after, "the fixed code"))))
+    return compare(*(agreed(side, what) for side, what in ((before, "the old code"), (after, "the fixed code"))))
 
 
 async def _run(orchard: Orchard, sides: Sides, suite: Suite, fixed: bool) -> Outcome:
@@ -65,8 +65,12 @@ async def _run(orchard: Orchard, sides: Sides, suite: Suite, fixed: bool) -> Out
         return await run_suite(box, suite)
 
 
-def _cases(outcomes: list[Outcome], what: str) -> Mapping[str, Case]:
-    """Return the cases of the first run if every run agrees on every verdict."""
+def agreed(outcomes: Sequence[Outcome], what: str) -> Mapping[str, Case]:
+    """Return the cases of the first run if every run agrees on every verdict.
+
+    Raises:
+        TaskRefused: ``collection_error`` or ``unstable``; ``what`` says on which code.
+    """
     reports: list[Mapping[str, Case]] = []
     for outcome in outcomes:
         if outcome.cases is None:
