@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
 from typing import Any
 
 import uvicorn
@@ -55,11 +56,30 @@ class Server(uvicorn.Server):
     Args:
         config: see ``configure``.
         stopping: called once, before open connections are asked to end.
+        listening: called with the port once requests are served.
     """
 
-    def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, stopping: Callable[[], None], listening: Callable[[int], None] | None = None
+    ) -> None:
         super().__init__(config)
-        self._stopping = stopping
+        self._stopping, self._listening = stopping, listening
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave signals to whoever runs the server; ``stop`` is what to call."""
+        yield
+
+    def stop(self) -> None:
+        """Begin to stop; called again, stop without waiting for answers under way."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Begin to serve."""
+        await super().startup(sockets)
+        if self.started and self._listening is not None:
+            self._listening(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Stop accepting, end what would go on for ever, let the rest finish."""
@@ -67,11 +87,6 @@ class Server(uvicorn.Server):
             server.close()
         self._stopping()
         await super().shutdown(sockets)
-
-    @property
-    def port(self) -> int:
-        """The port it listens on, once started."""
-        return self.servers[0].sockets[0].getsockname()[1]
 
 
 def configure(app: Any, *, host: str, port: int, log_level: str = "warning") -> uvicorn.Config:

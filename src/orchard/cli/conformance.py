@@ -1,0 +1,65 @@
+"""``orchard conformance``: judge a backend, or a service by its URL."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchard.cli import console
+from orchard.cli.options import Json
+from orchard.core.config import env
+from orchard.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from orchard.sandbox.conformance import Context, Outcome, Report
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog="Exit codes: 0 every line passed or is excepted · 1 a line failed · as `orchard --help` otherwise")
+def conformance(
+    backend: Annotated[str, typer.Option(help="local, or the URL of a service (its key: ORCHARD_API_KEY).")] = "local",
+    image: Annotated[str, typer.Option(help="Image with a shell and the core utilities.")] = "host",
+    line: Annotated[list[int] | None, typer.Option(help="Only these lines; repeatable.")] = None,
+    json: Json = False,
+) -> None:
+    """Check each behaviour that a sandbox must have, and say which passed, failed, or is excepted and why.
+
+    Example: orchard conformance --backend http://127.0.0.1:8420 --image debian:12 --json
+    """
+    from orchard.sandbox.conformance import run
+
+    def progress(outcome: Outcome) -> None:
+        console.say(f"{outcome.line:02d} {outcome.verdict:<15}{outcome.claim}")
+
+    async def work() -> Report:
+        async with _context(backend, image) as context:
+            return await run(context, lines=line, progress=progress)
+
+    report = console.run_async(work())
+    if json:
+        console.out_json(report.to_json())
+    else:
+        _show(report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def _context(backend: str, image: str) -> AbstractAsyncContextManager[Context]:
+    from orchard.sandbox.conformance import targets
+    from orchard.sandbox.local import LocalSettings
+
+    if backend == "local":
+        return targets.local(LocalSettings(), image, {})
+    if not backend.startswith(("http://", "https://")):
+        raise InvalidArgument(f"backend must be local or a URL, not {backend!r}", field="backend")
+    return targets.service(backend, env("ORCHARD_API_KEY"), image, {})
+
+
+def _show(report: Report) -> None:
+    shown = [outcome for outcome in report.outcomes if outcome.verdict != "passed"]
+    rows = [(f"{outcome.line:02d}", outcome.verdict, outcome.claim, outcome.detail) for outcome in shown]
+    console.out_table(("LINE", "VERDICT", "CLAIM", "WHY"), rows)
+    verdicts = ("passed", "failed", "excepted", "not applicable")
+    console.out(", ".join(f"{report.count(verdict)} {verdict}" for verdict in verdicts))

@@ -1,0 +1,44 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from orchard.core.errors import InvalidArgument
+
+Cpu = Annotated[float | None, typer.Option(help="CPUs, such as 1.5.")]
+Memory = Annotated[str | None, typer.Option(help="Such as 2GiB.")]
+Disk = Annotated[str | None, typer.Option(help="Most bytes of changes, such as 10GiB.")]
+Pids = Annotated[int | None, typer.Option(help="Most processes and threads.")]
+Env = Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; repeatable.")]
+User = Annotated[str | None, typer.Option(help="name, uid or uid:gid.")]
+Workdir = Annotated[str | None, typer.Option(help="Folder that commands run in.")]
+Cwd = Annotated[str | None, typer.Option(help="Folder to run in.")]
+Labels = Annotated[list[str] | None, typer.Option("--label", "-l", help="NAME=VALUE; repeatable.")]
+Network = Annotated[str | None, typer.Option(help="none or open.")]
+Ttl = Annotated[float | None, typer.Option(help="Seconds until it ends; 3600 by default.")]
+MaxTtl = Annotated[float | None, typer.Option("--max-ttl", help="Seconds beyond which no extension goes.")]
+Idle = Annotated[float | None, typer.Option(help="Seconds without activity until it ends.")]
+Timeout = Annotated[float | None, typer.Option(help="Seconds until the command and its tree are killed.")]
+Stdin = Annotated[bool, typer.Option("--stdin", "-i", help="Pass this program's stdin on.")]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Print the process's id and leave it running.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", help="The service; ORCHARD_URL by default, else this machine. Its key: ORCHARD_API_KEY."),
+]  # fmt: skip
+
+
+def pairs(given: Sequence[str], field: str) -> dict[str, str]:
+    """Return ``["A=b"]`` as a mapping.
+
+    Raises:
+        InvalidArgument: one has no ``=``.
+    """
+    for pair in given:
+        if "=" not in pair:
+            raise InvalidArgument(f"--{field} takes NAME=VALUE, not {pair!r}", field=field)
+    return dict(pair.split("=", 1) for pair in given)

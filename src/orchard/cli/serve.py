@@ -1,0 +1,105 @@
+"""``orchard serve``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchard.cli import console
+from orchard.core.config import data_dir
+from orchard.core.errors import InvalidArgument, Unavailable
+
+if TYPE_CHECKING:
+    from orchard.service.server import Server
+
+app = typer.Typer(add_completion=False)
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DEFAULT_PORT = 8420
+
+
+def keys_path() -> Path:
+    """Return where the keys of a service on this machine are kept by default."""
+    return data_dir() / "service" / "keys.toml"
+
+
+@app.command(epilog=console.EXIT_CODES)
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 picks a free one.", min=0, max=65535)] = DEFAULT_PORT,
+    backend: Annotated[str, typer.Option(help="What makes the sandboxes: local.")] = "local",
+    keys: Annotated[Path | None, typer.Option(help="File of API keys; see `orchard keys`.")] = None,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no key; on loopback only.")] = False,
+    allow_host_images: Annotated[
+        bool, typer.Option("--allow-host-images", help="Let callers use host, dir: and archives of this machine.")
+    ] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve sandboxes of this machine over HTTP, until SIGINT or SIGTERM. Sandboxes live on, and a restart finds them.
+
+    At the first start an API key is made and shown once. The OpenAPI document is at /openapi.json.
+
+    Example: orchard serve --port 8420
+    """
+    _set_up_logs(log_level)
+    if no_auth and host not in _LOOPBACK:
+        raise InvalidArgument("--no-auth is for loopback only", field="host", hint="leave --host out, or use keys")
+    if no_auth:
+        console.say("WARNING: no API key is asked for: every program on this machine may use this service")
+    path = None if no_auth else keys or keys_path()
+    if path is not None:
+        _first_key(path)
+    _more_files()
+    from orchard.sandbox.backends import open_backend
+    from orchard.service.app import Service
+    from orchard.service.options import ServiceOptions
+    from orchard.service.server import Server, configure
+
+    def listening(port: int) -> None:
+        shown = f"[{host}]" if ":" in host else host
+        console.out(f"serving http://{shown}:{port} (backend {backend})")
+        sys.stdout.flush()
+
+    service = Service(open_backend(backend), ServiceOptions(path, allow_host_images))
+    server = Server(configure(service.app, host=host, port=port), service.stopping, listening)
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+        runner.run(_serve(server, host))
+
+
+async def _serve(server: Server, host: str) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.stop)
+    try:
+        await server.serve()
+    except SystemExit as error:  # uvicorn's word for: the address cannot be had; its log says why
+        raise Unavailable(f"cannot listen on {host}", hint="is the port taken? Choose another with --port") from error
+
+
+def _first_key(path: Path) -> None:
+    from orchard.service.keys import KeyRing
+
+    ring = KeyRing(path)
+    if ring.keys:
+        return
+    console.out(f"API key, shown this once: {ring.add('default')}")
+    console.say(f"its hash is kept in {path}; clients send it as ORCHARD_API_KEY")
+
+
+def _set_up_logs(level: str) -> None:
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise InvalidArgument(f"log level must be debug, info, warning or error, not {level!r}", field="log_level")
+    logging.basicConfig(level=number, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+
+def _more_files() -> None:
+    """Raise the soft limit of open files to the hard one: each stream takes two."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
