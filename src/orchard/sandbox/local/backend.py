@@ -17,6 +17,7 @@ from orchard.core.ids import check_id, check_key
 from orchard.sandbox.local import daemon
 from orchard.sandbox.local.cgroups import Cgroups, find_cgroups
 from orchard.sandbox.local.commit import Committer
+from orchard.sandbox.local.doctor import require_fit
 from orchard.sandbox.local.ending import Endings
 from orchard.sandbox.local.images import Images
 from orchard.sandbox.local.making import Maker
@@ -202,6 +203,7 @@ class LocalBackend:
 
     def _make_parts(self) -> _Parts:
         powers, cgroups = find_powers(), find_cgroups()
+        require_fit(self.settings, powers)
         self._store.prepare()
         images = Images(self.settings, powers)
         endings = Endings(self.settings, self._store, powers)

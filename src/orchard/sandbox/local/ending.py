@@ -10,7 +10,7 @@ from pathlib import Path
 from orchard.core.errors import GONE_REASONS, InternalError, NotFound
 from orchard.sandbox.local import cgroups
 from orchard.sandbox.local.powers import Powers
-from orchard.sandbox.local.process import boot_id
+from orchard.sandbox.local.process import Target, boot_id
 from orchard.sandbox.local.records import Record, Store, now
 from orchard.sandbox.local.settings import LocalSettings
 
@@ -23,6 +23,8 @@ class Endings:
     def __init__(self, settings: LocalSettings, store: Store, powers: Powers) -> None:
         self._settings, self._store, self._powers = settings, store, powers
         self._boot = boot_id()
+        self._seen: dict[str, Target] = {}
+        """PID 1 of each sandbox that was alive at the last sweep; spares reading its record again."""
 
     def look(self, sandbox_id: str) -> Record:
         """Return its record; if its PID 1 has ended, the end is found out and written first.
@@ -65,13 +67,21 @@ class Endings:
 
     def sweep(self) -> None:
         """Remove what the dead have left, and records past their time. Living ones and half-made ones stay."""
+        alive: dict[str, Target] = {}
         for sandbox_id in self._store.ids():
-            with contextlib.suppress(NotFound):  # made or removed this moment
-                if not self._store.read(sandbox_id).alive(self._boot):
-                    self._sweep_one(sandbox_id)
-                continue
-            self._sweep_one(sandbox_id)
+            process = self._seen.get(sandbox_id) or self._process(sandbox_id)
+            if process is not None and process.alive():
+                alive[sandbox_id] = process
+            else:
+                self._sweep_one(sandbox_id)
+        self._seen = alive
         self._store.forget_ended(self._settings.keep_ended)
+
+    def _process(self, sandbox_id: str) -> Target | None:
+        with contextlib.suppress(NotFound):  # made or removed this moment
+            record = self._store.read(sandbox_id)
+            return record.process if record.boot == self._boot and not record.ended_at else None
+        return None
 
     def _sweep_one(self, sandbox_id: str) -> None:
         with self._store.lock(sandbox_id) as held:
@@ -81,6 +91,8 @@ class Endings:
                 record = self._store.read(sandbox_id)
             except NotFound:  # its maker died before the first record
                 self._powers.remove_tree(self._store.folder(sandbox_id))
+                return
+            if record.alive(self._boot) and not record.ended_at:  # it became ready between the two looks
                 return
             if record.ended_at or record.pid:
                 self.finish(record)

@@ -30,7 +30,8 @@ from orchard.sandbox.types import SandboxSpec
 _SKELETON = "skeleton-1"
 _SKELETON_FOLDERS = ("proc", "sys", "dev", "tmp", "run", "etc")
 _OVERLAY = "index=off,redirect_dir=off,metacopy=off"
-"""Whatever the kernel's defaults: the layer of changes is to stand for itself, since it may become an image's."""
+"""Whatever the kernel's defaults: the layer of changes is to stand for itself, since it may become an image's.
+``userxattr`` implies the same."""
 _SOCKET_BACKLOG = 512
 _FIRST_FD = 3
 _CONFIG, _STATE, _BINARY = 1, 2, 3
@@ -108,9 +109,8 @@ class Launch:
             set_cpus=self.cgroups is not None and self.cgroups.version == 1,
         )
         (self.folder / "config.json").write_text(json.dumps(runtime_spec(plan)))
-        return f"lowerdir={':'.join(self._lower())},upperdir=upper,workdir=work,{_OVERLAY}" + (
-            ",userxattr" if self.powers.rootless else ""
-        )
+        options = "userxattr" if self.powers.rootless else _OVERLAY
+        return f"lowerdir={':'.join(self._lower())},upperdir=upper,workdir=work,{options}"
 
     def _lower(self) -> list[str]:
         """Name the lower layers relative to the folder: many must fit into one page of options."""

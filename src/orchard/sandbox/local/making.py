@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,6 +41,7 @@ class Maker:
         self._fetch = fetch
         self._endings = Endings(settings, store, powers)
         self._boot = boot_id()
+        self._turns = threading.Semaphore(settings.launches)
 
     def check(self, spec: SandboxSpec) -> None:
         """Refuse what this machine or backend cannot do, before anything is made.
@@ -110,21 +112,29 @@ class Maker:
 
     def _start(self, record: Record, spec: SandboxSpec, folder: Path) -> Record:
         image = self._fetch(spec.image)
-        began = datetime.now(UTC)
+        deadline = time.monotonic() + spec.create_timeout
         record = replace(
             record, state=State.STARTING, image_digest=image.digest, layers=[str(layer) for layer in image.layers],
             workdir=spec.workdir or image.workdir or "/", user=image.user if spec.user is None else spec.user,
             env={"PATH": DEFAULT_PATH} | dict(image.env) | dict(spec.env),
         )  # fmt: skip
         self._store.write(record)
-        launch = Launch(
-            settings=self._settings, powers=self._powers, cgroups=self._cgroups, spec=spec, record=record,
-            image=image, folder=folder, token=self._store.token(record.id), timeout=spec.create_timeout,
-        )  # fmt: skip
-        process = launch.run()
+        if not self._turns.acquire(timeout=spec.create_timeout):
+            raise CreateFailed(
+                f"its turn to start did not come in {spec.create_timeout:g} s: too many others start",
+                reason="start_timeout",
+            )
+        try:
+            process = Launch(
+                settings=self._settings, powers=self._powers, cgroups=self._cgroups, spec=spec, record=record,
+                image=image, folder=folder, token=self._store.token(record.id),
+                timeout=max(0.001, deadline - time.monotonic()),
+            ).run()  # fmt: skip
+        finally:
+            self._turns.release()
         record = replace(
             record, state=State.READY, pid=process.pid, started=process.started,
-            expires_at=(began + timedelta(seconds=min(spec.ttl, spec.max_ttl))).isoformat(),
+            expires_at=(datetime.now(UTC) + timedelta(seconds=spec.ttl)).isoformat(),
         )  # fmt: skip
         self._store.write(record)
         return record

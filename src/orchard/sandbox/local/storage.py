@@ -81,7 +81,7 @@ class Storage:
             MachineUnfit: the tool is not there.
         """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        env = dict(base_env()) | {"LC_ALL": "C"}
+        env = dict(base_env()) | {"LC_ALL": "C", "_CONTAINERS_USERNS_CONFIGURED": "done"}
         done = self._powers.call(
             ["unshare", "--mount", "--propagation", "private", tool, *arguments], timeout=timeout, env=env
         )
