@@ -95,12 +95,9 @@ class Trajectory:
 
     def branches(self) -> list[Branch]:
         """Return the path to each leaf: each answered call that no later call continues, in order of arrival."""
-        continued = {call.parent for call in self.calls if call.parent and self._keeps_answer(call)}
-        leaves = [call for call in self.calls if call.status == "ok" and call.id not in continued]
-        return [Branch(self._path(leaf), self.messages(leaf.id)) for leaf in leaves]
-
-    def _keeps_answer(self, call: CallRecord) -> bool:
-        return call.parent is not None and call.kept_messages > len(self.prompt(call.parent))
+        paths = [self._path(call) for call in self.calls if call.status == "ok"]
+        continued = {call.id for path in paths for call in path[:-1]}
+        return [Branch(path, self.messages(path[-1].id)) for path in paths if path[-1].id not in continued]
 
     def _path(self, leaf: CallRecord) -> tuple[CallRecord, ...]:
         path, kept = [leaf], leaf.kept_messages
