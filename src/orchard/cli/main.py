@@ -18,6 +18,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "image": ("orchard.cli.image", "Images in this machine's store."),
     "keys": ("orchard.cli.keys", "API keys of `orchard serve`."),
     "trajectories": ("orchard.cli.trajectories", "List, show and export recorded trajectories."),
+    "demo": ("orchard.cli.demo", "Scripted agents on real bugs of real libraries, graded and shown."),
+    "eval": ("orchard.cli.eval", "Evaluate a model or scripted agents on tasks under harnesses."),
+    "report": ("orchard.cli.report", "Report on a run as it stands."),
     "conformance": ("orchard.cli.conformance", "Judge a backend or a service by the behaviours of a sandbox."),
     "doctor": ("orchard.cli.doctor", "Say what this machine can and cannot do, and why."),
 }

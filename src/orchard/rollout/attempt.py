@@ -102,6 +102,8 @@ class Attempts:
         with boundary("sandbox"), tried.timed("sandbox"):
             owned = self._orchard.sandbox(task.image, **options, **limits.sandbox())
             box = await owned.__aenter__()
+            if box.info.image_digest is None:  # no image that its changes could be told from later
+                await box.baseline(task.workdir)
         tried.environment |= {"image": task.image, "image_digest": box.info.image_digest, "backend": box.info.backend}
         try:
             yield box
@@ -126,7 +128,9 @@ class Attempts:
                     tried.result = await harness.run(request)
                     _check(tried.result, session)
             with boundary("sandbox"), tried.timed("patch"):
-                tried.patch = await box.diff(task.workdir)
+                tried.patch = patch = await box.diff(task.workdir)
+                if patch.left_out:
+                    tried.environment["left_out"] = list(patch.left_out)
                 tried.environment["stats"] = await box.stats()
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -175,9 +179,9 @@ async def _reachable(harness: Harness, session: Session, box: Sandbox) -> AsyncI
         return
     with boundary("sandbox"):
         tunnel = box.reverse(0, session.target)
-        port = await tunnel.__aenter__()
+        door = await tunnel.__aenter__()
     try:
-        yield f"http://127.0.0.1:{port}/s/{session.id}"
+        yield f"http://127.0.0.1:{door.port}/s/{session.id}"
     finally:
         await tunnel.__aexit__(None, None, None)
 
