@@ -1,0 +1,134 @@
+"""What the gateway adds to a call: 64 sessions at once, an engine that answers in 1 s, every record synced.
+
+Three processes: the engine, the gateway in front of it, and the clients, which ask the engine directly and through the
+gateway in turn, with equal bodies and the same spread of starts. Prints one JSON row.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import random
+import statistics
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from orchard.gateway import Gateway, OpenAIEngine
+from orchard.trajectories import Store
+
+TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def serve_engine(pipe: Connection, seconds: float) -> None:
+    asyncio.run(_serve_engine(pipe, seconds))
+
+
+async def _serve_engine(pipe: Connection, seconds: float) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json()
+        turn = sum(message["role"] == "assistant" for message in body["messages"])
+        await asyncio.sleep(seconds)
+        call = {"id": f"call_{turn}", "type": "function", "function": {"name": "bash", "arguments": '{"command":"ls"}'}}
+        message = {"role": "assistant", "content": "I look at the files first.", "tool_calls": [call]}
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+        return web.json_response({"choices": [choice], "usage": {"prompt_tokens": 900, "completion_tokens": 30}})
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    pipe.send(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+    await asyncio.to_thread(pipe.recv)
+
+
+def serve_gateway(pipe: Connection, engine_url: str, folder: str, sessions: int) -> None:
+    asyncio.run(_serve_gateway(pipe, engine_url, folder, sessions))
+
+
+async def _serve_gateway(pipe: Connection, engine_url: str, folder: str, sessions: int) -> None:
+    with Store(Path(folder)) as store:
+        async with Gateway(store, {"openai": OpenAIEngine(engine_url)}) as gateway:
+            opened = [await gateway.open_session(model="m") for _ in range(sessions)]
+            pipe.send([session.url + "/v1" for session in opened])
+            await asyncio.to_thread(pipe.recv)
+            pipe.send(sum(session.state.turns for session in opened))
+
+
+async def converse(http: aiohttp.ClientSession, url: str, turns: int, times: list[float]) -> None:
+    """A harness of the bash-tool kind: a system prompt, a task, then a command's output each turn."""
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "s" * 3000},
+        {"role": "user", "content": "t" * 2000},
+    ]
+    for turn in range(turns):
+        start = time.perf_counter()
+        async with http.post(
+            url + "/chat/completions", json={"model": "m", "messages": messages, "tools": TOOLS}
+        ) as got:
+            answer = (await got.json())["choices"][0]["message"]
+        times.append(time.perf_counter() - start)
+        messages += [answer, {"role": "tool", "tool_call_id": f"call_{turn}", "content": f"{turn}" * 1000}]
+
+
+async def measure(urls: list[str], turns: int, spread: float) -> list[float]:
+    times: list[float] = []
+    chance = random.Random(7)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+
+        async def one(url: str, delay: float) -> None:
+            await asyncio.sleep(delay)
+            await converse(http, url, turns, times)
+
+        await asyncio.gather(*(one(url, chance.uniform(0, spread)) for url in urls))
+    return times
+
+
+def run(sessions: int, turns: int, seconds: float) -> dict[str, Any]:
+    spawn = multiprocessing.get_context("spawn")
+    engine_pipe, engine_end = spawn.Pipe()
+    engine = spawn.Process(target=serve_engine, args=(engine_end, seconds))
+    engine.start()
+    engine_url = engine_pipe.recv()
+    with tempfile.TemporaryDirectory() as folder:
+        gateway_pipe, gateway_end = spawn.Pipe()
+        gateway = spawn.Process(target=serve_gateway, args=(gateway_end, engine_url, folder, sessions))
+        gateway.start()
+        urls = gateway_pipe.recv()
+        direct = asyncio.run(measure([engine_url] * sessions, turns, seconds))
+        through = asyncio.run(measure(urls, turns, seconds))
+        gateway_pipe.send(None)
+        recorded = gateway_pipe.recv()
+        gateway.join()
+        size = sum(path.stat().st_size for path in (Path(folder) / "segments").iterdir())
+    engine_pipe.send(None)
+    engine.join()
+    assert recorded == sessions * turns, "every call is recorded"
+
+    def milliseconds(times: list[float], share: float) -> float:
+        return round((statistics.quantiles(times, n=100)[round(share * 100) - 1] - seconds) * 1000, 2)
+
+    return {
+        "name": f"gateway overhead a call, {sessions} sessions at once, p50",
+        "value": round(milliseconds(through, 0.5) - milliseconds(direct, 0.5), 2),
+        "unit": "ms",
+        "p99": round(milliseconds(through, 0.99) - milliseconds(direct, 0.99), 2),
+        "floor": {"the engine asked directly, beyond its own second, p50": milliseconds(direct, 0.5)},
+        "calls": recorded,
+        "bytes_a_call": round(size / recorded),
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sessions", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long the engine takes")
+    options = parser.parse_args()
+    print(json.dumps(run(options.sessions, options.turns, options.seconds)))
