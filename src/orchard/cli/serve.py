@@ -37,7 +37,10 @@ def serve(
     keys: Annotated[Path | None, typer.Option(help="File of API keys; see `orchard keys`.")] = None,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no key; on loopback only.")] = False,
     allow_host_images: Annotated[
-        bool, typer.Option("--allow-host-images", help="Let callers use host, dir: and archives of this machine.")
+        bool, typer.Option("--allow-host-images", help="Let callers use host and dir:, folders of this machine.")
+    ] = False,
+    allow_image_files: Annotated[
+        bool, typer.Option("--allow-image-files", help="Let callers use oci:, archives and docker-daemon: here.")
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -66,7 +69,7 @@ def serve(
         console.out(f"serving http://{shown}:{port} (backend {backend})")
         sys.stdout.flush()
 
-    service = Service(open_backend(backend), ServiceOptions(path, allow_host_images))
+    service = Service(open_backend(backend), ServiceOptions(path, allow_host_images, allow_image_files))
     server = Server(configure(service.app, host=host, port=port), service.stopping, listening)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(_serve(server, host))

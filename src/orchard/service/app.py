@@ -42,9 +42,7 @@ class Service:
         self._relay, directory, self._metrics = Relay(), Directory(backend), Metrics(backend)
         self._datapath = DataPath(backend, directory, self._relay)
         tunnels = Tunnels(self._datapath)
-        self._control = Control(
-            backend, directory, self._datapath, self._metrics, allow_host_images=options.allow_host_images
-        )
+        self._control = Control(backend, directory, self._datapath, self._metrics, options)
         keys = KeyRing(options.keys_path) if options.keys_path else None
         rooms = (self._datapath, tunnels, PortProxy(tunnels, self._relay))
         self.app = Front(_control_plane(self._control, self._metrics), keys, rooms, self._live)

@@ -17,9 +17,10 @@ from orchard.service.keys import TENANT_LABEL, Caller
 from orchard.service.limits import Quotas
 from orchard.service.metrics import Metrics
 from orchard.service.once import Once, scoped
+from orchard.service.options import ServiceOptions
 
 RESERVED = "orchard/"
-_FROM_THIS_MACHINE = ("dir:", "oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "containers-storage:")
+_IMAGE_FILES = frozenset({"oci", "oci-archive", "docker-archive", "docker-daemon", "containers-storage"})
 _POLL = (0.03, 0.5)  # seconds between looks while waiting for a state: the first, and the longest
 MOST_WAIT = 60.0
 
@@ -28,11 +29,11 @@ class Control:
     """What the routes of the control plane do."""
 
     def __init__(
-        self, backend: Backend, directory: Directory, datapath: DataPath, metrics: Metrics, *, allow_host_images: bool
+        self, backend: Backend, directory: Directory, datapath: DataPath, metrics: Metrics, options: ServiceOptions
     ) -> None:
         self.backend, self.metrics, self.once = backend, metrics, Once()
         self._directory, self._datapath, self._quotas = directory, datapath, Quotas(backend)
-        self._allow_host_images = allow_host_images
+        self._options = options
 
     async def create(self, spec: SandboxSpec, caller: Caller, key: str | None, wait: float | None) -> SandboxInfo:
         """Make a sandbox of the caller's tenant; wait for it ``wait`` seconds at most, None: as long as it takes.
@@ -81,12 +82,16 @@ class Control:
         Raises:
             InvalidArgument: it is read from this machine's own files.
         """
-        if self._allow_host_images or not (image == "host" or image.startswith(_FROM_THIS_MACHINE)):
+        kind, colon, _ = image.partition(":")
+        host = image == "host" or (kind == "dir" and bool(colon))
+        files = kind in _IMAGE_FILES and bool(colon)
+        allowed = self._options.allow_host_images or (files and self._options.allow_image_files)
+        if allowed or not (host or files):
             return
-        kind = image.partition(":")[0]
+        flag = "--allow-host-images" if host else "--allow-image-files"
         raise InvalidArgument(
-            f"images of the kind {kind!r} are read from the service's own machine and are not allowed here",
-            field="image", hint="start it with `orchard serve --allow-host-images`, or import the image there first",
+            f"images of the kind {kind!r} are read from the service's own machine, which is not allowed here",
+            field="image", hint=f"start it with `orchard serve {flag}`, or import the image there first",
         )  # fmt: skip
 
     async def get(self, sandbox_id: str, caller: Caller, wait: float, state: State | None) -> SandboxInfo:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from orchard.core.errors import InternalError, InvalidArgument, OrchardError
+from orchard.core.errors import InternalError, InvalidArgument, OrchardError, Unavailable
 from orchard.core.ids import check_id, check_key, new_id
 from orchard.core.tasks import finish
 from orchard.sandbox.box import gone
@@ -30,6 +30,7 @@ from orchard.sandbox.types import Endpoint, Page, SandboxInfo, SandboxSpec, Stat
 
 _ASK_AGAIN = 25.0  # seconds a create is held open by the service; below the time-outs of proxies in between
 _UNDO_BOUND = 5.0  # seconds that a cancelled create waits for its undoing
+_FIRST_CONTACT = 10.0  # seconds of failure after which a service that never answered counts as not there
 _SILENCE = 330.0  # seconds without an answer until it counts as broken
 M = TypeVar("M", bound=BaseModel)
 
@@ -53,6 +54,7 @@ class RemoteBackend:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
             raise InvalidArgument(f"the service's URL must be like https://host:port, not {url!r}", field="url")
         self._url, self._window = url.rstrip("/"), retry_window
+        self._heard = False
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._sessions = Sessions()
         self._transport = Transport(Endpoint(self._url, "/v1", self._headers), sessions=self._sessions)
@@ -150,8 +152,17 @@ class RemoteBackend:
         self, method: str, path: str, where: str = "", *, json: Any = None, key: str | None = None
     ) -> Reply:
         headers = {"Idempotency-Key": key} if key else {}
-        call = Call(method, path, where, json=json, headers=headers, window=self._window, silence=_SILENCE)
-        return await self._transport.request(call)
+        window = self._window if self._heard else min(self._window, _FIRST_CONTACT)
+        call = Call(method, path, where, json=json, headers=headers, window=window, silence=_SILENCE)
+        try:
+            reply = await self._transport.request(call)
+        except Unavailable:
+            raise
+        except OrchardError:
+            self._heard = True
+            raise
+        self._heard = True
+        return reply
 
 
 def _parsed(model: type[M], reply: Reply) -> M:

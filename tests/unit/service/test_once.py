@@ -1,0 +1,96 @@
+import asyncio
+
+import pytest
+
+from orchard.core.errors import Conflict, Unavailable
+from orchard.service.once import Once, StillRunning, scoped
+
+
+class Work:
+    def __init__(self) -> None:
+        self.begun = 0
+        self.gate = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def __call__(self) -> int:
+        self.begun += 1
+        await self.gate.wait()
+        if self.error:
+            raise self.error
+        return self.begun
+
+
+async def test_one_key_is_one_work_also_when_the_first_asker_leaves() -> None:
+    once, work = Once(), Work()
+    first = asyncio.create_task(once.run("k", "body", work))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(once.run("k", "body", work))
+    await asyncio.sleep(0)
+    first.cancel()
+    work.gate.set()
+    assert await second == 1
+    assert await once.run("k", "body", work) == 1
+    assert await once.run(None, "body", work) == 2
+
+
+async def test_another_body_under_a_key_is_a_conflict() -> None:
+    once, work = Once(), Work()
+    work.gate.set()
+    await once.run("k", "body", work)
+    with pytest.raises(Conflict):
+        await once.run("k", "other", work)
+
+
+async def test_a_failure_is_told_and_not_kept() -> None:
+    once, work = Once(), Work()
+    work.gate.set()
+    work.error = Unavailable("no")
+    with pytest.raises(Unavailable):
+        await once.run("k", "body", work)
+    work.error = None
+    assert await once.run("k", "body", work) == 2
+
+
+async def test_waiting_is_bounded_and_asking_again_joins() -> None:
+    once, work = Once(), Work()
+    with pytest.raises(StillRunning):
+        await once.run("k", "body", work, wait=0.01)
+    work.gate.set()
+    assert await once.run("k", "body", work, wait=5) == 1
+
+
+async def test_a_key_that_was_given_up_ends_its_work_and_never_begins_again() -> None:
+    once, work = Once(), Work()
+    asked = asyncio.create_task(once.run("k", "body", work))
+    while not work.begun:
+        await asyncio.sleep(0)
+    assert await once.undo("k") is None
+    with pytest.raises(Conflict):
+        await asked
+    with pytest.raises(Conflict):
+        await once.run("k", "body", work)
+    assert work.begun == 1
+
+
+async def test_giving_up_what_was_done_returns_it() -> None:
+    once, work = Once(), Work()
+    work.gate.set()
+    await once.run("k", "body", work)
+    assert await once.undo("k") == 1
+    assert await once.undo("never") is None
+
+
+async def test_closing_waits_a_little_then_cancels() -> None:
+    once, work = Once(), Work()
+    asked = asyncio.create_task(once.run("k", "body", work))
+    await asyncio.sleep(0)
+    await once.close(0.01)
+    with pytest.raises(Conflict):
+        await asked
+    with pytest.raises(Unavailable):
+        await once.run("other", "body", work)
+
+
+def test_no_two_tenants_or_routes_share_a_key() -> None:
+    assert len({scoped("a", "create", "k"), scoped("b", "create", "k"), scoped("a", "delete", "k")}) == 3
+    assert scoped("a", "create", None) is None
