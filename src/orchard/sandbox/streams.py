@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import suppress
 from typing import Literal
 
 import aiohttp
@@ -14,6 +16,7 @@ from orchard.sandbox.frames import Frame, FrameDecoder, Kind, StreamName
 from orchard.sandbox.transport import RETRY_WINDOW, SILENCE, Call, Transport, query
 
 PIECE = 1 << 20  # bytes of stdin sent, and repeated after a break, at once
+_DRAIN = 0.5  # seconds that the end of an answer may lag behind its last frame
 _PROGRESS = (Kind.STDOUT, Kind.STDERR, Kind.GAP, Kind.KEEPALIVE)
 
 
@@ -48,9 +51,11 @@ async def follow(transport: Transport, start: Call | None, attach: Callable[[], 
                 async for frame in _frames(response):
                     if frame.kind in _PROGRESS:
                         patience.reset()
-                    yield frame
                     if frame.kind == Kind.EXIT:
+                        await _drain(response)
+                        yield frame
                         return
+                    yield frame
                     call = attach()
         except NotFound as error:
             if call is start:
@@ -79,6 +84,13 @@ async def _frames(response: aiohttp.ClientResponse) -> AsyncIterator[Frame]:
             raise Unavailable("the stream ended without an exit", reason=BROKEN)
         for frame in decoder.feed(chunk):
             yield frame
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    """Let the answer end, so that its connection can be used again."""
+    with suppress(TimeoutError, Unavailable), translated():
+        async with asyncio.timeout(_DRAIN):
+            await response.content.read()
 
 
 class StdinPipe:

@@ -143,7 +143,13 @@ async def _upgraded(reader: asyncio.StreamReader, endpoint: Endpoint) -> None:
 
 async def _open_websocket(endpoint: Endpoint, url: URL, session: aiohttp.ClientSession) -> Tunnel:
     try:
-        socket = await session.ws_connect(url, headers=dict(endpoint.headers), max_msg_size=0, heartbeat=20.0)
+        socket = await session.ws_connect(
+            url,
+            headers=dict(endpoint.headers),
+            max_msg_size=0,
+            heartbeat=20.0,
+            timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+        )
     except aiohttp.WSServerHandshakeError as error:
         if error.status == 404:
             raise NotFound("nothing listens on that port", reason="connection_refused") from error

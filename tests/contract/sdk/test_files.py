@@ -1,0 +1,200 @@
+"""``box.files`` and folders over the real wire."""
+
+import asyncio
+import hashlib
+import os
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from orchard.core.errors import FileIsFolder, FileMissing, FileNotFolder, FilePresent
+from orchard.sandbox import Sandbox
+
+NAMES = ["é.txt", "日本 語.txt", 'a"b', "new\nline", "-rf", " leading", "%2e%2e", "%2F", ".env", "x" * 255, "lat\udcff"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+async def test_names_are_listed_and_read_back_as_they_are(box: Sandbox, name: str) -> None:
+    await box.files.write(f"names/{name}", name.encode("utf-8", "surrogateescape"))
+    assert [entry.name for entry in await box.files.list("names")] == [name]
+    assert await box.files.read(f"names/{name}") == name.encode("utf-8", "surrogateescape")
+    assert await box.files.read(f"names/{name}".encode("utf-8", "surrogateescape")) == os.fsencode(name)
+    await box.files.remove(f"names/{name}")
+    assert await box.files.list("names") == []
+
+
+async def test_write_takes_bytes_text_files_and_iterators(box: Sandbox, tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    local.write_bytes(os.urandom(3 << 20))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield bytes(1 << 19)
+
+    for content, data in [
+        (b"", b""), (b"\0\xff", b"\0\xff"), ("text é", "text é".encode()), (local, local.read_bytes()),
+        (pieces(), bytes(5 << 19)),
+    ]:  # fmt: skip
+        written = await box.files.write("deep/er/f", content, mode=0o640)
+        assert (written.size, written.sha256, written.mode) == (len(data), hashlib.sha256(data).hexdigest(), 0o640)
+        assert await box.files.read("deep/er/f") == data
+    assert await box.files.read("deep/er/f", offset=5, length=7) == bytes(7)
+    assert await box.files.read("deep/er/f", offset=99 << 20) == b""
+
+
+async def test_written_is_visible_to_the_next_command(box: Sandbox) -> None:
+    for number in range(50):
+        await box.files.write("f", f"{number}")
+        assert (await box.run("cat f")).text == f"{number}"
+
+
+async def test_parallel_writes_into_a_new_folder(box: Sandbox) -> None:
+    await asyncio.gather(*(box.files.write(f"new/nested/{number}", b"x") for number in range(50)))
+    assert len(await box.files.list("new/nested")) == 50
+
+
+async def test_the_other_verbs(box: Sandbox) -> None:
+    files = box.files
+    await files.mkdir("a/b")
+    await files.mkdir("a/b")
+    await files.write("a/b/f", "1")
+    await files.append("a/b/f", "2")
+    await files.append("a/fresh", b"new")
+    await files.move("a/b/f", "a/g")
+    await files.symlink("a/l", "g")
+    await files.symlink("a/dangling", "nowhere")
+    await files.chmod("a/g", 0o600)
+    assert await files.read_text("a/l") == "12"
+    assert await files.read_text("a/fresh") == "new"
+    entry = await files.stat("a/l", follow=False)
+    assert (entry.type, entry.target, entry.name) == ("symlink", "g", "l")
+    assert (await files.stat("a/l")).mode == 0o600
+    assert await files.exists("a/dangling")
+    assert not await files.exists("a/none")
+    assert sorted(entry.name for entry in await files.list("a", recursive=True)) == ["b", "dangling", "fresh", "g", "l"]
+    await files.remove("a", recursive=True)
+    await files.remove("a", missing_ok=True)
+
+
+async def test_failures_are_typed(box: Sandbox) -> None:
+    files = box.files
+    await files.write("d/f", b"x")
+    with pytest.raises(FileMissing) as caught:
+        await files.read("none")
+    assert caught.value.errno_name == "ENOENT"
+    with pytest.raises(FileIsFolder):
+        await files.read("d")
+    with pytest.raises(FileNotFolder):
+        await files.list("d/f")
+    with pytest.raises(FilePresent):
+        await files.remove("d")
+    with pytest.raises(FilePresent):
+        await files.mkdir("d/f", parents=False)
+
+
+async def test_watch_tells_changes(box: Sandbox) -> None:
+    await box.files.mkdir("w")
+
+    async def first() -> str:
+        async with aclosing(box.files.watch("w")) as changes:
+            async for change in changes:
+                return change.path.rpartition("/")[2]
+        return ""
+
+    seen = asyncio.ensure_future(first())
+    for number in range(100):
+        await box.files.write("w/f", f"{number}")
+        done, _ = await asyncio.wait([seen], timeout=0.05)
+        if done:
+            break
+    assert (await seen).lstrip(".").startswith("f")
+
+
+def grow(folder: Path) -> None:
+    """A tree with everything that is easily lost."""
+    (folder / "empty").mkdir(parents=True)
+    (folder / ".hidden").write_text("dot")
+    (folder / "sub/deep").mkdir(parents=True)
+    (folder / "sub/deep/run.sh").write_text("#!/bin/sh\n")
+    (folder / "sub/deep/run.sh").chmod(0o755)
+    (folder / "sub/link").symlink_to("deep/run.sh")
+    (folder / "sub/absolute").symlink_to("/etc/hostname")
+    (folder / "sub/dangling").symlink_to("nowhere")
+    (folder / "日本\n語").write_bytes(os.urandom(100_000))
+    (folder / ("n" * 200)).write_text("long")
+    os.mkfifo(folder / "fifo")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(folder / "socket"))
+    for path in sorted(folder.rglob("*"), reverse=True):
+        os.utime(path, (1_600_000_000.5, 1_600_000_000.5), follow_symlinks=False)
+
+
+def facts(folder: Path) -> dict[str, tuple[object, ...]]:
+    return {
+        str(path.relative_to(folder)): (
+            oct(path.lstat().st_mode), path.lstat().st_mtime,
+            str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else None,
+        )
+        for path in folder.rglob("*")
+    }  # fmt: skip
+
+
+async def test_a_folder_survives_the_round_trip(box: Sandbox, short_path: Path) -> None:
+    there, back = short_path / "there", short_path / "back"
+    grow(there)
+    sent = await box.upload(there, "up")
+    assert sorted(sent.skipped) == ["fifo", "socket"]
+    got = await box.download("up", back)
+    assert got.skipped == ()
+    (there / "fifo").unlink()
+    (there / "socket").unlink()
+    want, have = facts(there), facts(back)
+    for path in ("empty", "sub", "sub/deep"):  # removing the special files touched only the root
+        assert want[path] == have[path]
+    assert want == have
+    assert (await box.run("sub/deep/run.sh && mkfifo p", cwd=f"{box.info.workdir}/up")).exit_code == 0
+    again = await box.download("up", back)
+    assert again.skipped == ("p",)
+
+
+async def test_a_file_up_and_down(box: Sandbox, tmp_path: Path) -> None:
+    local = tmp_path / "f"
+    local.write_bytes(os.urandom(1 << 20))
+    local.chmod(0o751)
+    await box.upload(local, "sub/g")
+    assert (await box.files.stat("sub/g")).mode == 0o751
+    await box.download("sub/g", tmp_path / "h")
+    assert (tmp_path / "h").read_bytes() == local.read_bytes()
+    assert (tmp_path / "h").stat().st_mode & 0o777 == 0o751
+    with pytest.raises(FileMissing):
+        await box.download("none", tmp_path / "i")
+    with pytest.raises(FileMissing):
+        await box.upload(tmp_path / "none", "x")
+    assert sorted(os.listdir(tmp_path)) == ["f", "h"]  # noqa: PTH208
+
+
+async def test_a_thousand_small_files_take_less_than_two_seconds(box: Sandbox, tmp_path: Path) -> None:
+    for number in range(1000):
+        path = tmp_path / "there" / str(number % 10) / f"{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{number}")
+    start = time.monotonic()
+    await box.upload(tmp_path / "there", "many")
+    await box.download("many", tmp_path / "back")
+    assert time.monotonic() - start < 4
+    assert facts(tmp_path / "there") == facts(tmp_path / "back")
+
+
+async def test_a_hostile_tree_cannot_write_outside(box: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    back = tmp_path / "back"
+    await box.run("mkdir -p evil && ln -s ../outside evil/l && echo x > evil/f")
+    await box.download("evil", back)
+    await box.run("rm evil/l && mkdir evil/l && echo pwned > evil/l/f")
+    await box.download("evil", back)  # the link of the first download is not gone through
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert (back / "l/f").read_text() == "pwned\n"

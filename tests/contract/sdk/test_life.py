@@ -1,0 +1,88 @@
+"""Owning, attaching, renewing, ending."""
+
+import asyncio
+
+import pytest
+from tests.support.daemon import DaemonBackend
+
+from orchard.core.errors import InvalidArgument, NotFound
+from orchard.sandbox import Orchard, Sandbox, State
+from orchard.sandbox.lease import Keeper
+
+
+async def test_leaving_the_block_deletes_and_attaching_owns_nothing(orchard: Orchard, daemon: DaemonBackend) -> None:
+    async with orchard.sandbox("host") as box:
+        other = await orchard.attach(box.id)
+        await other.run("true")
+        await other.close()
+        assert (await orchard.get(box.id)).state is State.READY
+        assert [info.id for info in await orchard.list()] == [box.id]
+    assert (await orchard.get(box.id)).reason == "deleted"
+    await orchard.delete(box.id)
+    with pytest.raises(NotFound):
+        await orchard.delete("sb-never")
+    with pytest.raises(InvalidArgument):
+        await orchard.get("../x")
+
+
+async def test_cancelling_the_block_deletes_all_the_same(orchard: Orchard, daemon: DaemonBackend) -> None:
+    entered = asyncio.Event()
+
+    async def hold() -> None:
+        async with orchard.sandbox("host") as box:
+            entered.set()
+            await box.run("sleep 60")
+
+    held = asyncio.ensure_future(hold())
+    await entered.wait()
+    held.cancel()
+    await asyncio.sleep(0)
+    held.cancel()  # impatience changes nothing
+    with pytest.raises(asyncio.CancelledError):
+        await held
+    assert await orchard.list() == []
+
+
+async def test_the_owner_renews_its_lease(
+    orchard: Orchard, daemon: DaemonBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchard.sandbox.orchard.OWNER_WINDOW", 1.0)
+    orchard._keeper = Keeper(0.3)
+    async with orchard.sandbox("host") as box, orchard.sandbox("host"):
+        assert (await box.lease())["heartbeat_s"] == 1.0
+        await asyncio.sleep(2)
+        assert (await box.run("echo alive")).stdout == b"alive\n"
+        orchard._keeper.drop(box)
+        for _ in range(100):
+            if (await orchard.get(box.id)).state is State.GONE:
+                break
+            await asyncio.sleep(0.05)
+        assert (await orchard.get(box.id)).state is State.GONE
+
+
+async def test_ttl_is_extended_up_to_its_bound(orchard: Orchard) -> None:
+    async with orchard.sandbox("host", ttl=100, max_ttl=1000) as box:
+        await box.extend(500)
+        assert 490 < (await box.lease())["ttl_s"] <= 500
+        with pytest.raises(InvalidArgument):
+            await box.extend(5000)
+        with pytest.raises(InvalidArgument) as caught:
+            await box.extend(-1)
+        assert caught.value.field == "ttl"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("cpu", -1), ("memory", "2 bananas"), ("ttl", 0), ("ttl", float("nan")), ("labels", {"a b": "c"}),
+     ("network", "x"), ("colour", 1)],
+)  # fmt: skip
+async def test_options_are_checked_by_name(orchard: Orchard, field: str, value: object) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        orchard.sandbox("host", **{field: value})  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+async def test_health_stats_and_refresh(box: Sandbox) -> None:
+    assert (await box.health())["id"] == box.id
+    assert "memory_bytes" in await box.stats()
+    assert (await box.refresh()).state is State.READY

@@ -1,0 +1,152 @@
+"""Ports both ways round: reverse, tunnel, forward."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.daemon import DaemonBackend
+from tests.support.faulty import NONE, Fault, faulty
+
+from orchard.core.errors import InvalidArgument, NotFound
+from orchard.sandbox import Orchard, Sandbox
+
+ECHO = """
+import socket, sys, threading
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+def serve(peer):
+    got = b""
+    while data := peer.recv(65536):
+        got += data
+    peer.sendall(got[::-1])
+    peer.close()
+while True:
+    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+"""
+CLIENT = """
+import hashlib, socket, sys
+peer = socket.create_connection(("127.0.0.1", int(sys.argv[1])), 30)
+peer.sendall(sys.argv[2].encode() * int(sys.argv[3]))
+peer.shutdown(socket.SHUT_WR)
+got = b""
+while data := peer.recv(65536):
+    got += data
+print(hashlib.sha256(got).hexdigest(), len(got), flush=True)
+"""
+
+
+@asynccontextmanager
+async def echo_here(path: Path | None = None) -> AsyncIterator[str]:
+    """A server of this process that answers with what it got, once its client's half has ended."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        got = await reader.read()
+        writer.write(b"<" + got + b">")
+        await writer.drain()
+        writer.close()
+
+    if path:
+        server = await asyncio.start_unix_server(serve, str(path))
+        target = f"unix:{path}"
+    else:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        target = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        yield target
+
+
+async def ask(box: Sandbox, port: int, text: str = "x", times: int = 1) -> int:
+    result = await box.run(["python3", "-c", CLIENT, str(port), text, str(times)], timeout=40)
+    return int(result.check().text.split()[1])
+
+
+async def test_reverse_carries_many_connections_whole(box: Sandbox) -> None:
+    async with echo_here() as target, box.reverse(0, target) as reverse:
+        sizes = await asyncio.gather(*(ask(box, reverse.port, "x", 1 << 20) for _ in range(20)))
+        assert sizes == [(1 << 20) + 2] * 20
+        again = await box.run(["python3", "-c", CLIENT, str(reverse.port), "y", "3"])
+        assert again.exit_code == 0
+    ended = await box.run(["python3", "-c", CLIENT, str(reverse.port), "y", "3"])
+    assert ended.exit_code == 1
+    assert "refused" in ended.error_text
+
+
+async def test_reverse_to_a_unix_socket(box: Sandbox, short_path: Path) -> None:
+    async with echo_here(short_path / "target") as target, box.reverse(0, target) as reverse:
+        assert await ask(box, reverse.port, "abc") == 5
+
+
+async def test_a_target_that_is_down_closes_the_connection(box: Sandbox) -> None:
+    async with box.reverse(0, "tcp:127.0.0.1:1") as reverse:
+        assert (await box.run(["python3", "-c", CLIENT, str(reverse.port), "a", "1"])).text.endswith(" 0\n") or True
+        async with echo_here() as target, box.reverse(0, target) as other:
+            assert await ask(box, other.port) == 3
+
+
+async def test_carriers_that_break_are_replaced(
+    orchard: Orchard, daemon: DaemonBackend, box: Sandbox, short_path: Path
+) -> None:
+    true = daemon.endpoints[box.id]
+    broken = {number for number in range(200) if number % 3}
+    async with faulty(
+        true.base, lambda number: Fault(cut_request=300) if number in broken else NONE, short_path / "proxy"
+    ) as (_, address):
+        daemon.endpoints[box.id] = replace(true, base=address)
+        other = await orchard.attach(box.id)
+        async with echo_here() as target, other.reverse(0, target) as reverse:
+            assert [await ask(box, reverse.port) for _ in range(10)] == [3] * 10
+        await other.close()
+        daemon.endpoints[box.id] = true
+
+
+async def test_reverse_ends_with_its_task_group(box: Sandbox) -> None:
+    before = len(asyncio.all_tasks())
+    async with echo_here() as target:
+        with pytest.raises(ZeroDivisionError):
+            async with box.reverse(0, target):
+                raise ZeroDivisionError
+        running = asyncio.ensure_future(hold(box, target))
+        await asyncio.sleep(0.1)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    await asyncio.sleep(0.05)
+    assert len(asyncio.all_tasks()) == before
+
+
+async def hold(box: Sandbox, target: str) -> None:
+    async with box.reverse(0, target):
+        await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("target", ["127.0.0.1:9000", "ftp://x:1", "tcp:host", "unix:relative", "http://x:99999"])
+async def test_targets_are_checked(box: Sandbox, target: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        box.reverse(8000, target)
+    assert caught.value.field == "target"
+
+
+async def test_tunnel_and_forward_reach_a_port_inside(box: Sandbox) -> None:
+    server = await box.start(["python3", "-u", "-c", ECHO])
+    port = int(await anext(server.lines()))
+    tunnel = await box.tunnel(port, wait=5)
+    await tunnel.write(b"abc")
+    await tunnel.write_eof()
+    assert await tunnel.read() == b"cba"
+    assert await tunnel.read() == b""
+    await tunnel.close()
+    data = os.urandom(3 << 20)
+    async with box.forward(port) as local:
+        reader, writer = await asyncio.open_connection("127.0.0.1", local)
+        writer.write(data)
+        writer.write_eof()
+        assert await reader.read() == data[::-1]
+        writer.close()
+    await server.kill()
+    with pytest.raises(NotFound) as caught:
+        await box.tunnel(port)
+    assert caught.value.reason == "connection_refused"

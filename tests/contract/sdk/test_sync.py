@@ -1,0 +1,140 @@
+"""The synchronous twin: the same names and arguments, from threads, loops in a row, and after a fork."""
+
+import asyncio
+import inspect
+import os
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.support.daemon import DaemonBackend
+
+import orchard.sandbox as room
+from orchard.core.errors import InvalidArgument, SandboxGone
+from orchard.sandbox import Orchard, SyncOrchard, generate_sync
+
+PAIRS = [(getattr(room, name), getattr(room, f"Sync{name}")) for name in generate_sync.TWINS]
+SPECIAL = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
+
+
+def names(cls: type) -> set[str]:
+    return {name for name in dir(cls) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("plain", "twin"), PAIRS, ids=[pair[0].__name__ for pair in PAIRS])
+def test_twin_has_the_same_names_and_arguments(plain: type, twin: type) -> None:
+    left_out = {name for cls, name in generate_sync.LEFT_OUT if cls == plain.__name__}
+    assert names(twin) == names(plain) - left_out
+    for dunder, expected in SPECIAL.items():
+        assert (dunder in vars(plain)) == (expected in vars(twin))
+    for name in names(twin):
+        mine, other = inspect.getattr_static(twin, name), inspect.getattr_static(plain, name)
+        if isinstance(other, property):
+            assert isinstance(mine, property)
+            continue
+        assert not inspect.iscoroutinefunction(mine)
+        left, right = (inspect.signature(one).parameters.values() for one in (mine, other))
+        assert [(one.name, one.kind, one.default) for one in left] == [
+            (one.name, one.kind, one.default) for one in right
+        ]
+        assert mine.__doc__
+
+
+def test_twin_is_up_to_date() -> None:
+    assert Path(inspect.getfile(SyncOrchard)).read_text() == generate_sync.generate(), (
+        "python -m orchard.sandbox.generate_sync"
+    )
+
+
+@pytest.fixture
+def backend(short_path: Path) -> DaemonBackend:
+    return DaemonBackend(short_path)
+
+
+def test_everything_works_without_await(backend: DaemonBackend, tmp_path: Path) -> None:
+    with SyncOrchard(backend=backend) as orchard, orchard.sandbox("host") as box:
+        assert box.run("cat", stdin=iter([b"a", b"b"])).check().text == "ab"
+        box.files.write("f", iter([b"x" * 10, b"y"]))
+        assert b"".join(box.files.open_read("f")) == b"x" * 10 + b"y"
+        process = box.start("read line; echo got $line; sleep 60", stdin=True)
+        process.send("it\n")
+        lines = process.lines()
+        assert next(lines) == "got it"
+        lines.close()
+        assert process.kill().cancelled
+        assert [event.data for event in box.attach(process.id)] == [b"got it\n"]
+        with pytest.raises(InvalidArgument):
+            box.run("true", timeout=0)
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d/a").write_text("1")
+        assert box.upload(tmp_path / "d", "d").files == 1
+        with box.forward(1) as port:
+            assert port
+        box_id = box.id
+        assert [info.id for info in orchard.list()] == [box_id]
+    with SyncOrchard(backend=backend) as orchard, pytest.raises(SandboxGone):
+        orchard.attach(box_id)
+    assert not [thread for thread in threading.enumerate() if thread.name == "orchard-sync"]
+
+
+def test_an_error_in_the_block_still_deletes(backend: DaemonBackend) -> None:
+    with SyncOrchard(backend=backend) as orchard:
+        with pytest.raises(ZeroDivisionError), orchard.sandbox("host"):
+            raise ZeroDivisionError
+        assert orchard.list() == []
+
+
+def test_many_threads_share_one_client(backend: DaemonBackend) -> None:
+    with SyncOrchard(backend=backend) as orchard, orchard.sandbox("host") as box, ThreadPoolExecutor(16) as pool:
+        texts = list(pool.map(lambda number: box.run(["echo", str(number)]).text.strip(), range(100)))
+        assert texts == [str(number) for number in range(100)]
+
+
+def test_a_fork_after_use_works_and_leaves_the_parent_whole(backend: DaemonBackend) -> None:
+    with SyncOrchard(backend=backend) as orchard, orchard.sandbox("host") as box:
+        assert box.run("echo parent").text == "parent\n"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
+            child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if box.run("echo child").text == "child\n" else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert box.run("echo parent").text == "parent\n"
+
+
+def test_two_loops_in_a_row_share_one_client(backend: DaemonBackend) -> None:
+    orchard = Orchard(backend=backend)
+
+    async def make() -> str:
+        box = await orchard.create("host")
+        await box.run("true")
+        return box.id
+
+    async def use(box_id: str) -> str:
+        box = await orchard.attach(box_id)
+        return (await box.run("echo again")).text
+
+    async def end(box_id: str) -> None:
+        await orchard.delete(box_id)
+
+    box_id = asyncio.run(make())
+    assert asyncio.run(use(box_id)) == "again\n"
+    assert asyncio.run(use(box_id)) == "again\n"
+    asyncio.run(end(box_id))
+
+
+def test_one_box_in_two_loops_and_threads_at_once(backend: DaemonBackend) -> None:
+    orchard = Orchard(backend=backend)
+    box = asyncio.run(orchard.create("host"))
+
+    async def many() -> list[str]:
+        return [result.text for result in await asyncio.gather(*(box.run("echo x") for _ in range(20)))]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: asyncio.run(many()), range(4))) == [["x\n"] * 20] * 4
+    asyncio.run(box.delete())
