@@ -7,7 +7,7 @@ import asyncio
 from orchard.core.errors import InvalidArgument
 from orchard.sandbox import Orchard
 
-PACKAGES = ("ca-certificates", "git", "patch", "python3", "python3-venv")
+PACKAGES = ("ca-certificates", "git", "python3")
 
 
 async def base_image(orchard: Orchard) -> str:

@@ -90,7 +90,7 @@ async def probe(orchard: Orchard, image: str) -> Platform:
             except CommandNotStarted as error:
                 raise TaskRefused(
                     f"image {image} has no python3", reason="install_failed",
-                    hint="give an image with python3, python3-venv, git and patch",
+                    hint="give an image with python3 and git",
                 ) from error  # fmt: skip
         publish(remembered, result.check().stdout)
     return Platform(*json.loads(remembered.read_text()))
