@@ -17,7 +17,7 @@ from pathlib import Path
 
 from orchard.evals.metrics import Metrics
 from orchard.evals.report import Cell, Report, Row
-from orchard.evals.table import at_text, mean_text, methods, unjudged_text
+from orchard.evals.table import at_text, expected, mean_text, methods, unjudged_text
 from orchard.evals.views import view
 from orchard.trajectories import Store
 
@@ -44,7 +44,7 @@ def _pieces(report: Report, store: Store) -> Iterator[str]:
         "script": lambda: iter([script]),
         "facts": lambda: iter([_facts(report)]),
         "alerts": lambda: _alerts(report),
-        "results": lambda: (_result(row) for row in report.rows),
+        "results": lambda: (_result(row, expected(report, row)) for row in report.rows),
         "intervals": lambda: iter([escape(methods(report))]),
         "matrix": lambda: _matrix(report),
         "rollouts": lambda: (_rollout(cell) for cell in report.cells),
@@ -79,12 +79,12 @@ def _alert(title: str, text: str) -> str:
     return f'<p class="alert"><b>{escape(title)}</b> {escape(text)}</p>\n'
 
 
-def _result(row: Row) -> str:
+def _result(row: Row, note: str) -> str:
     metrics = row.metrics
     cells = [at_text(metrics.pass_at), at_text(metrics.pass_hat), unjudged_text(metrics)]
     numbers = "".join(f'<td class="num">{escape(text)}</td>' for text in cells)
     return (
-        f"<tr><td>{escape(row.harness)}</td><td>{escape(row.policy)}</td><td>{_bar(metrics)}</td>"
+        f"<tr><td>{escape(row.harness)}</td><td>{escape(row.policy)}<br><small>{escape(note)}</small></td><td>{_bar(metrics)}</td>"
         f'<td class="num">{metrics.passed}/{metrics.judged}</td>{numbers}</tr>\n'
     )
 

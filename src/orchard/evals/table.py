@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchard.evals.metrics import AtK, Metrics
-from orchard.evals.report import Report
+from orchard.evals.report import Report, Row
 
 
 def render(report: Report) -> RenderableType:
@@ -20,8 +20,9 @@ def render(report: Report) -> RenderableType:
         table.add_column(name, justify="left" if name in ("harness", "policy") else "right", overflow="fold")
     for row in report.rows:
         metrics = row.metrics
+        policy = f"{row.policy}\n{expected(report, row)}".strip()
         table.add_row(
-            escape(row.harness), escape(row.policy), str(metrics.tasks), f"{metrics.passed}/{metrics.judged}",
+            escape(row.harness), escape(policy), str(metrics.tasks), f"{metrics.passed}/{metrics.judged}",
             mean_text(metrics), at_text(metrics.pass_at), at_text(metrics.pass_hat), unjudged_text(metrics),
         )  # fmt: skip
     return Group(table, *(Text.from_markup(line) for line in _notes(report)))
@@ -39,6 +40,14 @@ def at_text(values: Sequence[AtK]) -> str:
     """Return ``1: 0.50  4: 0.88``; a value that some tasks are too short for is marked."""
     parts = [f"{one.k}: {_value(one)}" for one in values]
     return "  ".join(parts) or "–"
+
+
+def expected(report: Report, row: Row) -> str:
+    """Return ``must fail: as expected`` or how many rollouts did otherwise; empty where nothing is expected."""
+    if row.expect is None:
+        return ""
+    wrong = sum((cell.harness, cell.policy) == (row.harness, row.policy) for cell in report.surprises)
+    return f"must {row.expect}: {f'{wrong} did otherwise' if wrong else 'as expected'}"
 
 
 def methods(report: Report) -> str:

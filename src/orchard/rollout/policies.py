@@ -76,7 +76,11 @@ def load_script(path: Path) -> Script:
     """
     try:
         return Script.model_validate(tomllib.loads(path.read_text()))
-    except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidArgument(f"{path} is no script: {where}: {first['msg']}", field="policy") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidArgument(f"{path} is no script: {error}", field="policy") from error
 
 

@@ -1,0 +1,53 @@
+"""The run's folder: one id for good, one process at a time, a lock that dies with its holder."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchard.core.errors import Conflict, InvalidArgument
+from orchard.rollout.folder import open_run, read_run
+
+HOLD = """
+import pathlib, sys
+from orchard.rollout.folder import open_run
+with open_run(pathlib.Path(sys.argv[1])) as run:
+    print(run.id, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_id_stays_and_scratch_of_a_dead_process_goes(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run") as run:
+        first = run.id
+        (run.scratch / "left").write_text("x")
+    (tmp_path / "run" / "scratch").mkdir()
+    (tmp_path / "run" / "scratch" / "left").write_text("x")
+    with open_run(tmp_path / "run") as run:
+        assert run.id == first
+        assert list(run.scratch.iterdir()) == []
+
+
+def test_a_second_process_is_refused_until_the_first_dies(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    held = holder.stdout.readline().strip()
+    with pytest.raises(Conflict, match="another process works on the run"), open_run(tmp_path):
+        pass
+    with read_run(tmp_path) as run:
+        assert run.id == held
+    holder.kill()
+    holder.communicate()
+    with open_run(tmp_path) as run:
+        assert run.id == held
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(InvalidArgument, match=r"run\.json is not the mark of a run"), open_run(tmp_path):
+        pass
+    with pytest.raises(InvalidArgument, match="holds no run"), read_run(tmp_path / "nowhere"):
+        pass

@@ -1,0 +1,97 @@
+"""Scripted agents: their files, their placeholders, and that nothing secret is within their reach."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from orchard.core.errors import InvalidArgument
+from orchard.gateway import EngineRequest
+from orchard.harness.protocol import SUBMIT_MARKER
+from orchard.rollout.policies import BUILT_IN, policy
+from orchard.tasks.model import GraderSpec, Task
+
+PATCH = """\
+diff --git a/pad.py b/pad.py
+--- a/pad.py
++++ b/pad.py
+@@ -1,2 +1,2 @@
+ def pad(text):
+-    return text
++    return f"  {text}" + '$HOME `id` {workdir} \\\\'
+diff --git a/new file.txt b/new file.txt
+new file mode 100644
+--- /dev/null
++++ b/new file.txt
+@@ -0,0 +1 @@
++hello
+"""
+
+
+def task(patch: str | None = PATCH) -> Task:
+    return Task(
+        id="t", kind="toml", instruction="Fix it.", image="host", graders=[GraderSpec(type="tests")],
+        gold_patch=patch, secret={"tests": {"fail_to_pass": ["tests/test_secret.py::test_it"]}},
+    )  # fmt: skip
+
+
+async def commands(name: str, about: Task) -> list[str]:
+    """Every command that the policy's engine asks for."""
+    engine, found = policy(name).engine(about), []
+    while not found or SUBMIT_MARKER not in found[-1]:
+        request = EngineRequest(session="s", turn=len(found), model="script", messages=[], tools=[])
+        parts = [part async for part in engine.complete(request)]
+        message = parts[-1].message  # pyright: ignore[reportAttributeAccessIssue]
+        found.append(json.loads(message["tool_calls"][0]["function"]["arguments"])["command"])
+    return found
+
+
+async def shell(command: str, folder: Path) -> int:
+    process = await asyncio.create_subprocess_exec("bash", "-c", command, cwd=folder)
+    return await process.wait()
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+async def test_every_built_in_script_is_filled_submits_and_sees_no_secret(name: str) -> None:
+    found = await commands(name, task())
+    assert found[-1] == f"echo {SUBMIT_MARKER}"
+    assert not [line for line in found if "{gold" in line or "{save" in line or "{apply" in line]
+    assert "secret" not in "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "patch", [PATCH, PATCH.replace("hello", "END_OF_PATCH\n+x"), PATCH.replace("hello", "\udcff\x07")]
+)
+async def test_gold_applies_its_patch_exactly(tmp_path: Path, patch: str) -> None:
+    if "\n+x" in patch:
+        patch = patch.replace("+1 @@\n+END", "+1,2 @@\n+END")
+    (tmp_path / "pad.py").write_text("def pad(text):\n    return text\n")
+    for command in await commands("gold", task(patch)):
+        assert await shell(command, tmp_path) == 0
+    assert (tmp_path / "pad.py").read_text().splitlines()[1] == patch.splitlines()[6][1:]
+    lines = [line[1:] for line in patch.splitlines()[12:]]
+    assert (tmp_path / "new file.txt").read_bytes() == "".join(f"{line}\n" for line in lines).encode(
+        "utf-8", "surrogateescape"
+    )
+
+
+async def test_commit_and_fix_leaves_the_fix_and_no_history(tmp_path: Path) -> None:
+    (tmp_path / "pad.py").write_text("def pad(text):\n    return text\n")
+    for command in await commands("script:commit-and-fix", task()):
+        await shell(command, tmp_path)
+    assert "$HOME" in (tmp_path / "pad.py").read_text()
+    assert not (tmp_path / ".git").exists()
+
+
+@pytest.mark.parametrize("name", ["nope", "script:nope", "hardcode", "script:/nowhere/x.toml"])
+def test_an_unknown_policy_names_those_there_are(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="script:commit-and-fix"):
+        policy(name)
+
+
+def test_a_broken_script_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('about = "x"\nexpect = "maybe"\n[[steps]]\nrun = "ls"\n')
+    with pytest.raises(InvalidArgument, match=r"mine\.toml is no script.*expect"):
+        policy(f"script:{file}")
