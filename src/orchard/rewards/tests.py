@@ -19,6 +19,7 @@ from orchard.rewards.guard import Undone, guard, restore
 from orchard.rewards.protocol import Attempt, Reward
 from orchard.rewards.verdict import judge
 from orchard.sandbox import Orchard, Sandbox
+from orchard.sandbox.patch import Changed, apply_patch
 from orchard.tasks.model import GraderSpec, Task, TestPlan
 from orchard.tasks.suite import Outcome, Suite, run_suite
 
@@ -30,7 +31,7 @@ _SLACK = 300.0  # seconds a grading sandbox lives beyond the tests' own time-out
 class _Run:
     """What is known so far."""
 
-    changed: list[str] = field(default_factory=list[str])
+    changed: Changed = field(default_factory=Changed)
     undone: Undone = field(default_factory=Undone)
     outcome: Outcome | None = None
 
@@ -85,7 +86,7 @@ async def _try(orchard: Orchard, task: Task, plan: TestPlan, patch: bytes, run: 
 
 async def _in_box(box: Sandbox, task: Task, plan: TestPlan, patch: bytes, run: _Run) -> Outcome:
     before = await guard(box, task.workdir)
-    run.changed += await box.apply_patch(patch, cwd=task.workdir)
+    run.changed = await apply_patch(box.files, patch, task.workdir, 1)
     run.undone = await restore(box, before, plan)
     files = {name.partition("::")[0] for name in (*plan.fail_to_pass, *plan.pass_to_pass)}
     return await run_suite(box, Suite(plan.run, task.workdir, plan.python, files, task.limits.grade_seconds))
@@ -93,7 +94,8 @@ async def _in_box(box: Sandbox, task: Task, plan: TestPlan, patch: bytes, run: _
 
 def _facts(run: _Run) -> Mapping[str, Any]:
     facts: dict[str, Any] = {
-        "changed": run.changed, "restored": run.undone.restored, "removed": run.undone.removed,
+        "changed": list(run.changed), "applied_by": run.changed.how, "restored": run.undone.restored,
+        "removed": run.undone.removed,
     }  # fmt: skip
     if run.outcome is not None:
         outcome = run.outcome

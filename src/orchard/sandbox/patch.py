@@ -29,8 +29,15 @@ _TRIES = (
 """How git is asked to apply, from strict to lenient; after these comes patch(1) with fuzz."""
 
 
-async def apply_patch(files: Files, patch: bytes, root: str, strip: int) -> tuple[str, ...]:
-    """Apply ``patch`` below ``root`` in the sandbox, all or nothing; return the paths that changed.
+class Changed(tuple[str, ...]):
+    """The paths that a patch changed, sorted."""
+
+    how: str = "git apply"
+    """The way that worked, with its options: ``git apply``, ``git apply --recount``, ``patch --fuzz=3`` …."""
+
+
+async def apply_patch(files: Files, patch: bytes, root: str, strip: int) -> Changed:
+    """Apply ``patch`` below ``root`` in the sandbox, all or nothing; return the paths that changed, and how.
 
     Raises:
         PatchFailed: it does not apply, or would leave ``root``; ``detail`` holds the tool's words.
@@ -38,18 +45,20 @@ async def apply_patch(files: Files, patch: bytes, root: str, strip: int) -> tupl
     if strip < 0:
         raise InvalidArgument(f"strip must be 0 or more, not {strip!r}", field="strip")
     if not patch.strip():
-        return ()
+        return Changed()
     patch = patch if patch.endswith(b"\n") else patch + b"\n"
     present = await _Copies(files, root).fetch(named_paths(patch, strip))
     async with sealed_git() as git:
         before = await git.tree("before", sorted(present.items()))
-        after = await _applied(git, before, present, patch, strip)
+        after, how = await _applied(git, before, present, patch, strip)
         changes = await git.changes(before, after)
     for path in changes:
         if not _inside(path):
             raise PatchFailed(f"the patch would leave {root}", detail=os.fsdecode(path))
     await _upload(files, root, present, changes)
-    return tuple(os.fsdecode(path) for path in sorted(changes))
+    changed = Changed(os.fsdecode(path) for path in sorted(changes))
+    changed.how = how
+    return changed
 
 
 def named_paths(patch: bytes, strip: int) -> set[bytes]:
@@ -130,19 +139,21 @@ def _prefixes(path: bytes) -> list[bytes]:
     return [b"/".join(parts[: count + 1]) for count in range(len(parts))]
 
 
-async def _applied(git: SealedGit, before: str, present: dict[bytes, Blob], patch: bytes, strip: int) -> str:
-    """Return the tree after the patch, by the first way that works."""
+async def _applied(
+    git: SealedGit, before: str, present: dict[bytes, Blob], patch: bytes, strip: int
+) -> tuple[str, str]:
+    """Return the tree after the patch, by the first way that works, and which that was."""
     words: list[str] = []
     for flags in _TRIES:
         await git.run("read-tree", before)
         ended = await git.attempt("apply", "--cached", f"-p{strip}", *flags, "-", stdin=patch)
         if ended.code == 0:
-            return (await git.run("write-tree")).decode().strip()
+            return (await git.run("write-tree")).decode().strip(), " ".join(["git apply", *flags[1:]])
         words.append(ended.words)
     fuzzy = await _by_patch(git, present, patch, strip, words)
     if fuzzy is None:
         raise PatchFailed("the patch does not apply; nothing was changed", detail="\n".join(dict.fromkeys(words)))
-    return fuzzy
+    return fuzzy, "patch --fuzz=3"
 
 
 async def _by_patch(
