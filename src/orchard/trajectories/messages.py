@@ -59,8 +59,8 @@ def keys(messages: Iterable[Mapping[str, Any]]) -> list[bytes]:
 def first_difference(recorded: Sequence[Mapping[str, Any]], given: Sequence[Mapping[str, Any]]) -> str | None:
     """Return in words where ``given`` first differs from ``recorded``; None where it does not."""
     for index, (left, right) in enumerate(zip(normal_forms(recorded), normal_forms(given), strict=False)):
-        if left != right:
-            name = next(key for key in [*left, *right] if left.get(key) != right.get(key))
+        if _text(left) != _text(right):
+            name = next(key for key in [*left, *right] if _text(left.get(key)) != _text(right.get(key)))
             role = left.get("role")
             return f"message {index} ({role}): {name} {_apart(left.get(name), right.get(name))}"
     if len(recorded) != len(given):
@@ -69,7 +69,7 @@ def first_difference(recorded: Sequence[Mapping[str, Any]], given: Sequence[Mapp
 
 
 def _apart(left: object, right: object) -> str:
-    one, two = (value if isinstance(value, str) else json.dumps(value, sort_keys=True) for value in (left, right))
+    one, two = (value if isinstance(value, str) else _text(value) for value in (left, right))
     at = next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
     start = max(0, at - 20)
     return f"differs at character {at}: recorded {one[start : at + 40]!r}, given {two[start : at + 40]!r}"
@@ -138,4 +138,9 @@ def _dicts(value: Any) -> list[Message]:
 
 
 def _digest(form: Message) -> bytes:
-    return hashlib.blake2b(json.dumps(form, sort_keys=True).encode(), digest_size=16).digest()
+    return hashlib.blake2b(_text(form).encode(), digest_size=16).digest()
+
+
+def _text(form: object) -> str:
+    """In JSON true is not 1, which for Python it is."""
+    return json.dumps(form, sort_keys=True)

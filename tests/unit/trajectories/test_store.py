@@ -290,3 +290,63 @@ def test_kill_9_keeps_what_was_acknowledged(tmp_path: Path) -> None:
         assert len(store.session("se-1").calls) >= acknowledged
         store.append_now(call(0, "se-2"))
         assert len(store.session("se-2").calls) == 1
+
+
+_FULL = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_store import call
+from orchard.core.errors import StoreFailed
+from orchard.trajectories import Store
+folder = Path(sys.argv[1])
+filler = folder / "filler"
+filler.write_bytes(bytes(200_000))
+acknowledged = []
+with Store(folder) as store:
+    for n in range(10_000):
+        try:
+            store.append_now(call(n).model_copy(update={"finish_reason": os.urandom(400).hex()}))
+            acknowledged.append(n)
+        except StoreFailed as failed:
+            assert failed.reason == "no_space", failed.reason
+            break
+    else:
+        raise AssertionError("the disk never filled")
+    assert [r.index for r in store.records()] == acknowledged
+    try:
+        list(store.rollouts())
+        raise AssertionError("no room for an index")
+    except StoreFailed as failed:
+        assert failed.reason == "no_space", failed
+    filler.unlink()
+    store.append_now(call(77_777))
+    assert [r.index for r in store.records()] == [*acknowledged, 77_777]
+    assert [c.index for c in store.session("se-1").calls] == [*acknowledged, 77_777]
+print("done", len(acknowledged))
+"""
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small disk")
+def test_a_really_full_disk(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", _FULL, str(tmp_path), str(Path(__file__).parent)]
+    shell = 'mount -t tmpfs -o size=400k none "$0" && exec "$@"'
+    run = subprocess.run(
+        ["unshare", "-m", "sh", "-c", shell, str(tmp_path), *argv], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("done")
+
+
+def test_a_query_reads_the_index_alone(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        for n in range(300):
+            store.append_now(rollout(f"ro-{n:03}", [f"se-{n}"], reward=n / 300, patch=f"{n}" * 100))
+        assert len(list(store.rollouts())) == 300
+    for path in segment_files(tmp_path):
+        path.write_bytes(bytes(path.stat().st_size))  # nothing of the records is left
+    assert [row.id for row in Store(tmp_path).rollouts("reward > 0.99")] == ["ro-298", "ro-299"]
+    with pytest.raises(StoreFailed) as caught:
+        Store(tmp_path).rollout("ro-298")
+    assert caught.value.reason == "damaged"
