@@ -56,6 +56,26 @@ def hiding_layers(own: list[Path], root: Path = Path("/")) -> bytes:
     return buffer.getvalue()
 
 
+def bare_layer(folder: Path, root: Path = Path("/")) -> list[str]:
+    """Fill ``folder`` with the names of the root's shown folders; return those that are to be mounted, read-only.
+
+    For an ordinary user: the kernel refuses the root as a layer to him, since mounts lie below it. Private files need
+    no hiding then, because he cannot read them.
+    """
+    for name, mode in _FRESH.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name).chmod(mode)
+    shown: list[str] = []
+    for name in sorted(_SHOWN):
+        path = root / name
+        if path.is_symlink():
+            (folder / name).symlink_to(path.readlink())
+        elif path.is_dir():
+            (folder / name).mkdir(exist_ok=True)
+            shown.append(name)
+    return shown
+
+
 def _outermost(names: set[str]) -> list[str]:
     return sorted(name for name in names if not any(str(parent) in names for parent in Path(name).parents))
 

@@ -67,7 +67,7 @@ class Image:
 
         A link would be followed, perhaps to nowhere; a name that no layer has is in the skeleton.
         """
-        for layer in () if self.is_host else self.layers:
+        for layer in self.layers:
             folder, path = (layer / name).parent, layer / name
             if folder.is_symlink():
                 return False

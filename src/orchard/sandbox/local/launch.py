@@ -18,7 +18,7 @@ from orchard.core.config import cache_dir
 from orchard.core.errors import CreateFailed, MachineUnfit, Unavailable
 from orchard.sandbox.local import daemon
 from orchard.sandbox.local.cgroups import Cgroups
-from orchard.sandbox.local.hostroot import hiding_layers
+from orchard.sandbox.local.hostroot import bare_layer, hiding_layers
 from orchard.sandbox.local.images import Image
 from orchard.sandbox.local.powers import Powers
 from orchard.sandbox.local.process import Target, target
@@ -59,7 +59,8 @@ class Launch:
         Raises:
             CreateFailed: start_failed or start_timeout, with the runtime's own words.
         """
-        overlay = self._prepare()
+        overlay = self._overlay()
+        self._write_bundle()
         with contextlib.ExitStack() as stack:
             fds = [self._listen(stack), -1, -1, -1]
             fds[_STATE] = _open(stack, self.folder / "state", os.O_DIRECTORY)
@@ -83,13 +84,18 @@ class Launch:
         assert process is not None
         return process
 
-    def _prepare(self) -> str:
-        """Write the bundle; return the overlay's options."""
-        for name in ("rootfs", "upper", "work", "state"):
-            (self.folder / name).mkdir(mode=0o755 if name != "state" else 0o700)
+    def _overlay(self) -> str:
+        """Make the folders of the overlay; return its options."""
+        for name in ("rootfs", "upper", "work"):
+            (self.folder / name).mkdir(mode=0o755)
         top = self.image.layers[0].stat() if self.image.layers else None
         # The root's own mode; its owner may write, whatever the store gave a layer without an entry for its root.
         (self.folder / "upper").chmod(stat.S_IMODE(top.st_mode) | stat.S_IWUSR if top else 0o755)
+        options = "userxattr" if self.powers.rootless else _OVERLAY
+        return f"lowerdir={':'.join(self._lower())},upperdir=upper,workdir=work,{options}"
+
+    def _write_bundle(self) -> None:
+        (self.folder / "state").mkdir(mode=0o700)
         cpus = self.cgroups.pick_cpus(self.spec.cpu) if self.cgroups else None
         if self.cgroups is not None:
             self.cgroups.make_commands(self.spec, self.record.id)
@@ -100,20 +106,28 @@ class Launch:
         (self.folder / "hosts").write_text("127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost\n")
         (self.folder / "hostname").write_text("sandbox\n")
         (self.folder / "resolv.conf").write_text("# no network: every look-up fails at once\noptions attempts:1\n")
+        bare_host = self.image.is_host and self.powers.rootless
         plan = Plan(
             sandbox_id=self.record.id,
             argv=(f"/proc/self/fd/{_FIRST_FD + _BINARY}", "--config-fd", str(_FIRST_FD + _CONFIG)),
-            host_files=[name for name in HOST_FILES if self.image.may_cover(f"etc/{name}")],
+            host_files=[name for name in HOST_FILES if self._may_cover(name)],
+            host_folders=bare_layer(self.folder / "host") if bare_host else (),
             cgroups_path=self.cgroups.runtime_path(self.record.id) if self.cgroups else None,
             cpus=cpus,
             set_cpus=self.cgroups is not None and self.cgroups.version == 1,
         )
         (self.folder / "config.json").write_text(json.dumps(runtime_spec(plan)))
-        options = "userxattr" if self.powers.rootless else _OVERLAY
-        return f"lowerdir={':'.join(self._lower())},upperdir=upper,workdir=work,{options}"
+
+    def _may_cover(self, name: str) -> bool:
+        if self.image.is_host:
+            path = Path("/etc") / name
+            return not self.powers.rootless or (path.is_file() and not path.is_symlink())
+        return self.image.may_cover(f"etc/{name}")
 
     def _lower(self) -> list[str]:
         """Name the lower layers relative to the folder: many must fit into one page of options."""
+        if self.image.is_host and self.powers.rootless:
+            return ["host"]  # filled by the bundle, which mounts the shown folders on it
         if self.image.is_host:
             (self.folder / "host").mkdir()
             (self.folder / "host.tar").write_bytes(hiding_layers([self.settings.home, cache_dir()]))
@@ -139,7 +153,7 @@ class Launch:
             f"mount -t overlay overlay -o {shlex.quote(overlay)} rootfs",
             f"exec {shlex.join([*runtime, self.record.id])}",
         ]
-        if self.image.is_host:
+        if self.image.is_host and not self.powers.rootless:
             lines[2:2] = ["mount -t tmpfs -o mode=755 tmpfs host", "tar -xf host.tar -C host --numeric-owner"]
         return "\n".join(lines)
 

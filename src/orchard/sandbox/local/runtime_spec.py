@@ -38,14 +38,14 @@ class Plan:
     argv: Sequence[str]
     host_files: Sequence[str] = HOST_FILES
     """Those of ``HOST_FILES`` whose mount point exists."""
+    host_folders: Sequence[str] = ()
+    """Folders of the host's root that are mounted read-only under their own names."""
     cgroups_path: str | None = None
     """None: no control groups."""
     cpus: str | None = None
     """CPUs that ``nproc`` is to show."""
     set_cpus: bool = False
     """Let the runtime bind the sandbox to ``cpus``."""
-    rootless_ids: int = 0
-    """Ids of the user namespace that we already are in; 0 is none."""
 
 
 def runtime_spec(plan: Plan) -> dict[str, Any]:
@@ -86,6 +86,7 @@ def _mounts(plan: Plan) -> list[dict[str, Any]]:
         mount("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
         mount("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
     ]
+    found += [mount(f"/{name}", "bind", "rbind", "ro", source=f"/{name}") for name in plan.host_folders]
     found += [mount(f"/etc/{name}", "bind", "bind", "nosuid", "nodev", source=name) for name in plan.host_files]
     if plan.cpus is not None:
         found.append(mount("/sys/devices/system/cpu/online", "bind", "bind", "ro", source="cpus-online"))
