@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +24,9 @@ app = typer.Typer(add_completion=False)
 def conformance(
     backend: Annotated[str, typer.Option(help="local, or the URL of a service (its key: ORCHARD_API_KEY).")] = "local",
     image: Annotated[str, typer.Option(help="Image with a shell and the core utilities.")] = "host",
+    special: Annotated[
+        list[str] | None, typer.Option(help="KIND=IMAGE for busybox, static, user, foreign; made here by default.")
+    ] = None,
     line: Annotated[list[int] | None, typer.Option(help="Only these lines; repeatable.")] = None,
     json: Json = False,
 ) -> None:
@@ -30,13 +35,16 @@ def conformance(
     Example: orchard conformance --backend http://127.0.0.1:8420 --image debian:12 --json
     """
     from orchard.sandbox.conformance import run
+    from orchard.sandbox.conformance.roots import special_images
 
     def progress(outcome: Outcome) -> None:
         console.say(f"{outcome.line:02d} {outcome.verdict:<15}{outcome.claim}")
 
     async def work() -> Report:
-        async with _context(backend, image) as context:
-            return await run(context, lines=line, progress=progress)
+        with tempfile.TemporaryDirectory(prefix="orchard-") as folder:
+            images = special_images(Path(folder)) | dict(_pair(text) for text in special or ())
+            async with _context(backend, image, images) as context:
+                return await run(context, lines=line, progress=progress)
 
     report = console.run_async(work())
     if json:
@@ -46,15 +54,22 @@ def conformance(
     raise typer.Exit(0 if report.ok else 1)
 
 
-def _context(backend: str, image: str) -> AbstractAsyncContextManager[Context]:
+def _pair(text: str) -> tuple[str, str]:
+    kind, sign, image = text.partition("=")
+    if not sign:
+        raise InvalidArgument(f"--special takes KIND=IMAGE, not {text!r}", field="special")
+    return kind, image
+
+
+def _context(backend: str, image: str, images: dict[str, str]) -> AbstractAsyncContextManager[Context]:
     from orchard.sandbox.conformance import targets
     from orchard.sandbox.local import LocalSettings
 
     if backend == "local":
-        return targets.local(LocalSettings(), image, {})
+        return targets.local(LocalSettings(), image, images)
     if not backend.startswith(("http://", "https://")):
         raise InvalidArgument(f"backend must be local or a URL, not {backend!r}", field="backend")
-    return targets.service(backend, env("ORCHARD_API_KEY"), image, {})
+    return targets.service(backend, env("ORCHARD_API_KEY"), image, images)
 
 
 def _show(report: Report) -> None:

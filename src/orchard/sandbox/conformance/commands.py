@@ -46,7 +46,7 @@ async def _timeout_fled(ctx: Context) -> None:
         "setsid": "setsid sleep 301 & wait",
         "double fork": "(setsid sh -c 'sleep 301 & sleep 301 & wait' &) ; sleep 300",
         "nohup": "nohup setsid nohup sleep 301 >/dev/null 2>&1 & sleep 300",
-        "ignores TERM": "trap '' TERM INT HUP QUIT; (trap '' TERM INT HUP; sleep 301; sleep 301) & sleep 301; sleep 301",
+        "ignores TERM": "trap '' TERM INT HUP QUIT; (sleep 301; sleep 301) & sleep 301; sleep 301",
         "no environment": "env -i setsid sh -c 'exec sleep 301' & wait",
     }
     async with ctx.box() as box:

@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +53,7 @@ class Context:
     """Where the backend is a service."""
 
     @asynccontextmanager
-    async def box(self, **spec: Any) -> AsyncIterator[Sandbox]:
+    async def box(self, **spec: Any) -> AsyncGenerator[Sandbox]:
         """A fresh sandbox of the default image, owned for the length of the block."""
         image = spec.pop("image", self.image)
         spec.setdefault("labels", {"orchard.conformance": "1"})
@@ -77,13 +77,13 @@ class Context:
     @asynccontextmanager
     async def faulty(
         self, box: Sandbox, *, cut_after: tuple[int, int] = (0, 600), heal: bool = True
-    ) -> AsyncIterator[Sandbox]:
+    ) -> AsyncGenerator[Sandbox]:
         """The same sandbox, attached to through a proxy that cuts, delays and answers 502."""
         async with self._through_proxy(box, cut_after, heal) as (attached, _):
             yield attached
 
     @asynccontextmanager
-    async def cuttable(self, box: Sandbox) -> AsyncIterator[tuple[Sandbox, Callable[[], None]]]:
+    async def cuttable(self, box: Sandbox) -> AsyncGenerator[tuple[Sandbox, Callable[[], None]]]:
         """The same sandbox through a proxy that works, and a function that cuts all its connections."""
         async with self._through_proxy(box, None, True) as (attached, proxy):
             yield attached, proxy.cut_all
@@ -91,7 +91,7 @@ class Context:
     @asynccontextmanager
     async def _through_proxy(
         self, box: Sandbox, cut_after: tuple[int, int] | None, heal: bool
-    ) -> AsyncIterator[tuple[Sandbox, FaultyProxy]]:
+    ) -> AsyncGenerator[tuple[Sandbox, FaultyProxy]]:
         backend = self.orchard.backend
         target = (await backend.endpoint(box.id)).base
         if target.startswith("https:"):
@@ -115,7 +115,7 @@ class Context:
         )  # fmt: skip
 
     @contextmanager
-    def folder(self) -> Iterator[Path]:
+    def folder(self) -> Generator[Path]:
         """A folder on this machine for the length of the block."""
         with tempfile.TemporaryDirectory(prefix="orchard-") as path:
             yield Path(path)
@@ -177,7 +177,7 @@ class Context:
             return response.status
 
     @asynccontextmanager
-    async def registry(self, kind: str | None, *, delay: float = 0.0, private: bool = False) -> AsyncIterator[str]:
+    async def registry(self, kind: str | None, *, delay: float = 0.0, private: bool = False) -> AsyncGenerator[str]:
         """A registry on loopback; yields a reference to the image of ``kind`` in it, or to none.
 
         Raises:

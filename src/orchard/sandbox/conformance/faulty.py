@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -125,7 +125,7 @@ class FaultyBackend(Wrapped):
 @asynccontextmanager
 async def faulty_backend(
     inner: Backend, target: str, *, cut_after: tuple[int, int] | None = (0, 600), heal: bool = True
-) -> AsyncIterator[tuple[Backend, FaultyProxy]]:
+) -> AsyncGenerator[tuple[Backend, FaultyProxy]]:
     """Yield a backend that reaches its sandboxes at ``target`` through a faulty proxy, and the proxy."""
     proxy = FaultyProxy(target, cut_after=cut_after, heal=heal)
     with tempfile.TemporaryDirectory(prefix="orchard-") as folder:

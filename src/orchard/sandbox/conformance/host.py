@@ -34,7 +34,7 @@ def _mounts(sandbox_id: str) -> Iterator[str]:
     seen: set[str] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            namespace = os.readlink(folder / "ns/mnt")
+            namespace = str((folder / "ns/mnt").readlink())
             if namespace in seen:
                 continue
             seen.add(namespace)

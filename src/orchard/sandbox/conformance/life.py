@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from typing import cast
 
 from orchard.core.errors import Conflict, CreateFailed, InvalidArgument, NotFound, OrchardError, SandboxGone
 from orchard.sandbox.conformance.suite import Context, check, eventually, expect, expect_error
+from orchard.sandbox.orchard import SandboxOptions
 from orchard.sandbox.types import SandboxSpec, State
 
 OWNER = """
@@ -99,7 +101,9 @@ async def _extend(ctx: Context) -> None:
 async def _times_checked(ctx: Context) -> None:
     for field in ("ttl", "idle", "max_ttl", "create_timeout"):
         for wrong in (0, -1, float("nan"), "5", True):
-            await expect_error(InvalidArgument, ctx.orchard.create(ctx.image, **{field: wrong}), field=field)
+            await expect_error(
+                InvalidArgument, ctx.orchard.create(ctx.image, **cast("SandboxOptions", {field: wrong})), field=field
+            )
     await expect_error(InvalidArgument, ctx.orchard.create(ctx.image, ttl=100, max_ttl=50), field="ttl")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Registry:
 
 
 @asynccontextmanager
-async def serve(registry: Registry) -> AsyncIterator[str]:
+async def serve(registry: Registry) -> AsyncGenerator[str]:
     """Serve on a free loopback port; yield ``127.0.0.1:PORT``."""
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", registry.handle)

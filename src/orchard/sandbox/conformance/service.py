@@ -19,7 +19,9 @@ async def once(orchard=None):
 print(asyncio.run(once()), asyncio.run(once()))
 with SyncOrchard() as orchard, orchard.sandbox({image!r}) as box:
     answers = []
-    threads = [threading.Thread(target=lambda n=n: answers.append(box.run(f"echo {{n}}").text.strip())) for n in range(8)]
+    def ask(n):
+        answers.append(box.run(f"echo {{n}}").text.strip())
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
     [thread.start() for thread in threads]; [thread.join() for thread in threads]
     print(*sorted(answers))
 child = os.fork()
