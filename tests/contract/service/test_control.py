@@ -1,0 +1,333 @@
+"""The control plane over the real local backend: keys, tenants, quotas, idempotency, errors."""
+
+import asyncio
+import json
+import re
+import time
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.contract.service.conftest import threaded
+from tests.support.daemon import DaemonBackend
+from tests.support.service import Served
+
+from orchard.core.errors import CreateFailed, InvalidArgument, NotFound, QuotaExceeded, SandboxGone, Unauthorized
+from orchard.core.ids import new_id
+from orchard.sandbox import Orchard
+from orchard.sandbox.remote import RemoteBackend
+from orchard.sandbox.types import SandboxInfo, SandboxSpec, State
+from orchard.service.keys import KeyRing
+
+
+async def test_a_sandbox_lives_and_ends_through_the_service(orchard: Orchard, busybox: str) -> None:
+    box = await orchard.create(busybox, labels={"task": "t1"}, ttl=120, env={"A": "b c"})
+    try:
+        assert box.info.state is State.READY
+        assert box.info.labels == {"task": "t1"}
+        assert (await box.run("echo $A")).stdout == b"b c\n"
+        assert [found.id for found in await orchard.list({"task": "t1"})] == [box.id]
+        assert await orchard.list({"task": "other"}) == []
+        await box.extend(600)
+        assert 590 < (await box.lease())["ttl_s"] <= 600
+    finally:
+        await box.delete()
+        await box.delete()
+    info = await orchard.get(box.id)
+    assert (info.state, info.reason) == (State.GONE, "deleted")
+    with pytest.raises(SandboxGone) as caught:
+        await (await _attach_gone(orchard, box.id)).endpoint(box.id)
+    assert caught.value.reason == "deleted"
+
+
+async def _attach_gone(orchard: Orchard, _: str) -> RemoteBackend:
+    backend = orchard.backend
+    assert isinstance(backend, RemoteBackend)
+    return backend
+
+
+async def test_a_command_on_a_gone_sandbox_fails_typed_and_soon(orchard: Orchard, busybox: str) -> None:
+    box = await orchard.create(busybox, ttl=120)
+    assert (await box.run("true")).ok
+    await orchard.delete(box.id)
+    start = time.monotonic()
+    with pytest.raises(SandboxGone) as caught:
+        await box.run("true")
+    assert caught.value.reason == "deleted"
+    assert time.monotonic() - start < 2
+
+
+async def test_the_same_key_is_one_sandbox_and_another_body_a_conflict(
+    http: aiohttp.ClientSession, busybox: str
+) -> None:
+    headers = {"Idempotency-Key": new_id("k")}
+    bodies = [{"image": busybox, "ttl": 60}] * 5
+
+    async def create(body: dict[str, object]) -> tuple[int, str]:
+        async with http.post("/v1/sandboxes", json=body, headers=headers) as answer:
+            return answer.status, (await answer.json()).get("id")
+
+    made = set(await asyncio.gather(*(create(body) for body in bodies)))
+    assert len(made) == 1
+    assert (await create({"image": busybox, "ttl": 61}))[0] == 409
+    [(status, sandbox_id)] = made
+    assert status == 201
+    for _ in range(2):
+        async with http.delete(f"/v1/sandboxes/{sandbox_id}", headers={"Idempotency-Key": "d1"}) as answer:
+            assert answer.status == 204
+
+
+async def test_extend_under_one_key_has_one_answer(http: aiohttp.ClientSession, orchard: Orchard, busybox: str) -> None:
+    async with orchard.sandbox(busybox) as box:
+        path, headers = f"/v1/sandboxes/{box.id}/extend", {"Idempotency-Key": "e1"}
+        async with http.post(path, json={"ttl": 500}, headers=headers) as answer:
+            first = await answer.json()
+        async with http.post(path, json={"ttl": 500}, headers=headers) as answer:
+            assert await answer.json() == first
+        async with http.post(path, json={"ttl": 400}, headers=headers) as answer:
+            assert answer.status == 409
+        async with http.post(path, json={"ttl": 1e9}) as answer:
+            assert (answer.status, (await answer.json())["code"]) in (
+                (400, "invalid_argument"),
+                (422, "invalid_argument"),
+            )
+
+
+async def test_waiting_for_a_state_is_done_by_the_service(
+    http: aiohttp.ClientSession, orchard: Orchard, busybox: str
+) -> None:
+    box = await orchard.create(busybox, ttl=1.0)
+    start = time.monotonic()
+    async with http.get(f"/v1/sandboxes/{box.id}", params={"wait": "20", "state": "gone"}) as answer:
+        facts = await answer.json()
+    assert (facts["state"], facts["reason"]) == ("gone", "ttl")
+    assert time.monotonic() - start < 10
+    start = time.monotonic()
+    async with http.get(f"/v1/sandboxes/{box.id}", params={"wait": "20"}) as answer:
+        assert (await answer.json())["state"] == "gone"
+    assert time.monotonic() - start < 2
+
+
+async def test_listing_goes_in_pages(http: aiohttp.ClientSession, orchard: Orchard, busybox: str) -> None:
+    boxes = [await orchard.create(busybox, labels={"page": "x"}, ttl=60) for _ in range(3)]
+    seen: list[str] = []
+    where = {"label": "page=x", "limit": "2"}
+    async with http.get("/v1/sandboxes", params=where) as answer:
+        page = await answer.json()
+    while True:
+        seen += [item["id"] for item in page["items"]]
+        if page["next"] is None:
+            break
+        async with http.get("/v1/sandboxes", params={**where, "cursor": page["next"]}) as answer:
+            page = await answer.json()
+    assert seen == [box.id for box in boxes]
+    await asyncio.gather(*(box.delete() for box in boxes))
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"image": "x", "ttl": "5"}, "ttl"), ({"image": "x", "ttl": 0}, "ttl"), ({"image": "x", "cpu": -1}, "cpu"),
+        ({"image": "x", "nope": 1}, "nope"), ({"image": ""}, "image"), ({}, "image"), ([], "body"),
+        ({"image": "x", "memory": "9" * 400}, "memory"), ({"image": "x", "labels": {"a b": "c"}}, "labels"),
+        ({"image": "x", "labels": {"orchard/tenant": "bob"}}, "labels"),
+        ({"image": "x", "network": "maybe"}, "network"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_body_is_refused_with_its_field(http: aiohttp.ClientSession, body: object, field: str) -> None:
+    async with http.post("/v1/sandboxes", json=body) as answer:
+        facts = await answer.json()
+    assert (answer.status, facts["code"], facts["field"]) == (400, "invalid_argument", field)
+    assert answer.content_type == "application/problem+json"
+
+
+async def test_no_key_a_wrong_key_and_a_key_in_the_url_are_refused(service: Served) -> None:
+    async with aiohttp.ClientSession(service.url) as http:
+        for headers, where in (({}, {}), ({"Authorization": "Bearer x"}, {}), ({}, {"key": service.key})):
+            for path in ("/v1/sandboxes", "/v1/sandboxes/sb-x/health", "/v1/metrics", "/v1/nope"):
+                async with http.get(path, headers=headers, params=where) as answer:
+                    assert answer.status == 401, path
+                    assert (await answer.json())["code"] == "unauthorized"
+        async with http.get("/health") as answer:
+            assert answer.status == 200
+        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+            await http.ws_connect("/v1/sandboxes/sb-x/ports/80")
+        assert caught.value.status == 401
+    with pytest.raises(Unauthorized):
+        await RemoteBackend(service.url, api_key="wrong").list()
+
+
+async def test_another_tenants_sandbox_does_not_exist(service: Served, orchard: Orchard, busybox: str) -> None:
+    other_key = KeyRing(service.keys).add(new_id("t")[:20])
+    await asyncio.sleep(1.1)  # a running service reads the file again after a second
+    box = await orchard.create(busybox, ttl=60)
+    try:
+        async with Orchard(service.url, api_key=other_key) as other:
+            assert await other.list() == []
+            for call in (other.get, other.delete, other.attach):
+                with pytest.raises(NotFound):
+                    await call(box.id)
+        headers = {"Authorization": f"Bearer {other_key}"}
+        async with aiohttp.ClientSession(service.url, headers=headers) as http:
+            for path in ("health", "files?path=/etc", "proxy/80/", "processes"):
+                async with http.get(f"/v1/sandboxes/{box.id}/{path}") as answer:
+                    assert answer.status == 404, path
+                    assert (await answer.json())["code"] == "not_found"
+        assert (await box.run("true")).ok
+    finally:
+        await box.delete()
+
+
+@pytest.mark.parametrize("wrong", ["..%2Fx", "..", "A", "sb_1", "%00", "x" * 70])
+async def test_ids_that_are_none_are_refused(service: Served, wrong: str) -> None:
+    """Raw, as a client that does not tidy its paths would send it."""
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    for rest in ("", "/files?path=/etc/passwd", "/proxy/80/"):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            f"GET /v1/sandboxes/{wrong}{rest} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            f"Authorization: Bearer {service.key}\r\n\r\n".encode()
+        )
+        answer = await reader.read()
+        writer.close()
+        assert int(answer.split()[1]) in (400, 404), answer
+        assert b"application/problem+json" in answer
+
+
+async def test_images_of_the_machine_are_refused_unless_allowed(image_home: Path, daemon: DaemonBackend) -> None:
+    with threaded(daemon) as url:
+        backend = RemoteBackend(url)
+        for image in ("host", "dir:/etc", "oci:/x", "oci-archive:/x", "docker-archive:/x", "docker-daemon:x"):
+            with pytest.raises(InvalidArgument) as caught:
+                await backend.create(SandboxSpec(image), new_id("k"))
+            assert caught.value.field == "image"
+            with pytest.raises(InvalidArgument):
+                await backend.resolve_image(image)
+        await backend.close()
+    assert daemon.created == 0
+
+
+async def test_a_quota_counts_the_living_and_those_being_made(service: Served, busybox: str) -> None:
+    key = KeyRing(service.keys).add(new_id("q")[:20], quota=2)
+    await asyncio.sleep(1.1)
+    async with Orchard(service.url, api_key=key) as orchard:
+        made = await asyncio.gather(*(orchard.create(busybox, ttl=60) for _ in range(4)), return_exceptions=True)
+        boxes = [box for box in made if not isinstance(box, BaseException)]
+        assert len(boxes) == 2
+        assert all(isinstance(error, QuotaExceeded) for error in made if isinstance(error, BaseException))
+        await boxes[0].run(["kill", "-9", "-1"])
+        await boxes[0].delete()
+        boxes[0] = await orchard.create(busybox, ttl=60)
+        await asyncio.gather(*(box.delete() for box in boxes))
+
+
+async def test_a_rate_is_enforced_and_a_client_waits_it_out(service: Served) -> None:
+    key = KeyRing(service.keys).add(new_id("r")[:20], rate=5)
+    await asyncio.sleep(1.1)
+    async with aiohttp.ClientSession(service.url, headers={"Authorization": f"Bearer {key}"}) as http:
+        answers = await asyncio.gather(*(http.get("/v1/sandboxes") for _ in range(20)))
+        limited = [answer for answer in answers if answer.status == 429]
+        assert 8 <= len(limited) <= 10
+        assert limited[0].headers["Retry-After"] == "1"
+        assert (await limited[0].json())["code"] == "rate_limited"
+    async with Orchard(service.url, api_key=key) as orchard:
+        assert await asyncio.gather(*(orchard.list() for _ in range(3))) == [[], [], []]
+
+
+class SlowBackend(DaemonBackend):
+    """Creates take two seconds and then fail, as a slow registry without the image would."""
+
+    async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
+        await asyncio.sleep(2)
+        raise CreateFailed("no such image", reason="image_not_found")
+
+
+async def test_two_hundred_slow_creates_do_not_slow_down_health(tmp_path: Path) -> None:
+    with threaded(SlowBackend(tmp_path)) as url:
+        backend = RemoteBackend(url)
+        creates = [asyncio.create_task(backend.create(SandboxSpec("x"), new_id("k"))) for _ in range(200)]
+        await asyncio.sleep(0.7)
+        took = []
+        async with aiohttp.ClientSession(url) as http:
+            for _ in range(20):
+                start = time.monotonic()
+                async with http.get("/health") as answer:
+                    assert answer.status == 200
+                took.append(time.monotonic() - start)
+        assert not any(task.done() for task in creates), "the creates were to be under way"
+        assert sorted(took)[len(took) // 2] < 0.1
+        results = await asyncio.gather(*creates, return_exceptions=True)
+        assert {type(result) for result in results} == {CreateFailed}
+        await backend.close()
+
+
+async def test_a_create_that_is_given_up_leaves_nothing(
+    service: Served, orchard: Orchard, busybox: str, http: aiohttp.ClientSession
+) -> None:
+    label = {"given": "up"}
+    create = asyncio.create_task(orchard.create(busybox, labels=label, ttl=60))
+    await asyncio.sleep(0.01)
+    create.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await create
+    async with asyncio.timeout(10):
+        while await orchard.list(label):  # noqa: ASYNC110 - there is no event for it at this side
+            await asyncio.sleep(0.05)
+    key = new_id("k")
+    async with http.post("/v1/sandboxes", json={"image": busybox, "labels": label}, headers={"Idempotency-Key": key}):
+        pass
+    async with http.delete(f"/v1/creates/{key}") as answer:
+        assert answer.status == 204
+    assert await orchard.list(label) == []
+
+
+async def test_nothing_secret_is_logged_and_request_ids_are(
+    service: Served, http: aiohttp.ClientSession, orchard: Orchard, busybox: str
+) -> None:
+    async with orchard.sandbox(busybox, env={"API_KEY": "s3cret-env"}) as box:
+        await box.run("true", env={"B": "s3cret-command"}, stdin=b"s3cret-stdin")
+        await box.files.write("/tmp/s3cret-name", b"s3cret-content")
+        async with http.get(f"/v1/sandboxes/{box.id}/health", headers={"Orchard-Request-Id": "mine-1"}) as answer:
+            assert answer.headers["Orchard-Request-Id"] == "mine-1"
+        async with http.get("/v1/sandboxes", headers={"Orchard-Request-Id": "a b\x7f"}) as answer:
+            assert re.fullmatch(r"req-[0-9a-z]{20}", answer.headers["Orchard-Request-Id"])
+    log = service.log.read_text()
+    assert "request=mine-1" in log
+    assert "s3cret" not in log
+    assert service.key not in log
+    assert "Bearer" not in log
+
+
+async def test_the_document_and_the_metrics_say_what_is_served(http: aiohttp.ClientSession, orchard: Orchard) -> None:
+    async with http.get("/openapi.json") as answer:
+        document = await answer.json()
+    assert document["openapi"].startswith("3.")
+    for path in (
+        "/v1/sandboxes",
+        "/v1/sandboxes/{sandbox_id}/processes",
+        "/v1/sandboxes/{sandbox_id}/proxy/{port}/{path}",
+    ):
+        assert path in document["paths"]
+    mutating = [
+        (path, method) for path, operations in document["paths"].items() for method, operation in operations.items()
+        if method in ("post", "delete") and "in a sandbox" not in operation["tags"]
+        and not any(parameter["name"] in ("Idempotency-Key", "key") for parameter in operation.get("parameters", ()))
+    ]  # fmt: skip
+    assert mutating == []
+    assert "snapshot" not in json.dumps(document["paths"])
+    async with http.get("/v1/metrics") as answer:
+        text = await answer.text()
+    assert 'orchard_requests_total{method="GET",room="' in text
+    async with http.get("/v1/stats") as answer:
+        assert set(await answer.json()) == {"sandboxes", "started_at"}
+    assert (await orchard.capabilities()).exceptions["network=open"]
+
+
+async def test_without_keys_only_loopback_names_are_served(daemon: DaemonBackend) -> None:
+    with threaded(daemon) as url:
+        async with aiohttp.ClientSession(url) as http:
+            async with http.get("/v1/sandboxes") as answer:
+                assert answer.status == 200
+            for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}):
+                async with http.get("/v1/sandboxes", headers=headers) as answer:
+                    assert answer.status == 401
