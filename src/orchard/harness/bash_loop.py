@@ -59,6 +59,9 @@ class BashLoop:
     async def install(self) -> None:
         """Nothing to install."""
 
+    async def close(self) -> None:
+        """Nothing is kept between runs."""
+
     async def run(self, request: HarnessRequest) -> HarnessResult:
         """Run the loop; see ``Harness.run``."""
         unknown = set(request.config) - {"sampling", "system"}

@@ -26,6 +26,9 @@ class CommandHarness:
     async def install(self) -> None:
         """Nothing to install: the program is in the image."""
 
+    async def close(self) -> None:
+        """Nothing is kept between runs."""
+
     async def run(self, request: HarnessRequest) -> HarnessResult:
         """Run the command; see ``Harness.run``."""
         command, extra = _options(request)

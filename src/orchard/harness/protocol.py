@@ -118,3 +118,7 @@ class Harness(Protocol):
         What the model did is in the result; an exception is infrastructure.
         """
         ...
+
+    async def close(self) -> None:
+        """End what it keeps between runs, if anything; it may be used again."""
+        ...

@@ -68,6 +68,9 @@ class RolloutEngine:
             for task in shared:
                 task.cancel()
             await asyncio.gather(*shared, return_exceptions=True)
+            for installed in self._harnesses.values():
+                if not installed.cancelled() and installed.exception() is None:
+                    await installed.result()[0].close()
 
     def _open(self, jobs: Iterable[Job], closed: set[str]) -> Iterator[Job]:
         for job in jobs:

@@ -22,7 +22,6 @@ class Bridge:
     def __init__(self, request: HarnessRequest) -> None:
         self._request = request
         self._shell = Shell(request.box, request.workdir)
-        self.ready = asyncio.Event()
         self.events: list[ToolEvent] = []
         self.trouble: OrchardError | None = None
         """What befell the sandbox, where that ended the run."""
@@ -34,12 +33,8 @@ class Bridge:
         try:
             _send(writer, job)
             while line := await reader.readline():
-                message = json.loads(line)
-                if "command" in message:
-                    _send(writer, await self._answer(str(message["command"])))
-                    await writer.drain()
-                else:
-                    self.ready.set()
+                _send(writer, await self._answer(str(json.loads(line)["command"])))
+                await writer.drain()
         except ConnectionError:
             return  # the child has ended; its exit is looked at elsewhere
         finally:

@@ -1,24 +1,21 @@
-"""Runs mini-swe-agent as a subprocess in a session of its own, and reads its trajectory file."""
+"""Runs mini-swe-agent in a process and session of its own for each run, and reads its trajectory file."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from orchard.core.errors import InvalidArgument, OrchardError
+from orchard.core.errors import InvalidArgument
 from orchard.harness.endpoint import BUDGET_CODE, CONTEXT_CODE, EndpointFailed
 from orchard.harness.mini_swe_agent import install
 from orchard.harness.mini_swe_agent.bridge import Bridge
+from orchard.harness.mini_swe_agent.server import Fork, ForkServer, HarnessBroke
 from orchard.harness.protocol import HarnessRequest, HarnessResult, Stop
 from orchard.sandbox import Sandbox
 
-START_SECONDS = 180.0
-"""Most seconds until its imports are done; they are slow, and slower on a busy machine."""
+LOG = "harness.log"
 STOPS = {
     "Submitted": Stop.SUBMITTED, "LimitsExceeded": Stop.TURNS, "TimeExceeded": Stop.TIME,
     "RepeatedFormatError": Stop.FORMAT, "ContextWindowExceededError": Stop.CONTEXT, "BudgetExceeded": Stop.BUDGET,
@@ -26,12 +23,6 @@ STOPS = {
 """Its exit status -> why it ended; any other status is trouble."""
 FINAL = {BUDGET_CODE: "BudgetExceeded", CONTEXT_CODE: "ContextWindowExceededError"}
 """Code of an endpoint's error that ends the run at once -> the exit status it ends with."""
-
-
-class HarnessBroke(OrchardError):
-    """The agent program ended in a way that says nothing about the model."""
-
-    code = "harness_broke"
 
 
 class MiniSweAgent:
@@ -42,6 +33,9 @@ class MiniSweAgent:
 
     name = "mini-swe-agent"
     placement: Literal["beside"] = "beside"
+
+    def __init__(self) -> None:
+        self._server = ForkServer()
 
     async def version(self) -> str:
         """Return the pinned version."""
@@ -58,17 +52,24 @@ class MiniSweAgent:
             raise InvalidArgument(f"mini-swe-agent has no option {', '.join(sorted(unknown))}", field="config")
         bridge, trajectory = Bridge(request), request.scratch / "trajectory.json"
         job = _job(request, trajectory, await _facts(request.box, request.workdir))
-        process = await _spawn(bridge, request.scratch)
-        serving = asyncio.ensure_future(bridge.serve(job))
+        home = request.scratch / "home"
+        home.mkdir(exist_ok=True)
+        with bridge.theirs:
+            fork = await self._server.fork(bridge.theirs, home, request.scratch / LOG)
+        serving = asyncio.create_task(bridge.serve(job), name="mini-swe-agent's bridge")
         try:
-            in_time = await _until_end(process, bridge, serving, request.limits.seconds)
+            in_time = await _until_end(fork, serving, request.limits.seconds)
         finally:
-            _kill(process)
+            fork.kill()
             serving.cancel()
-            await asyncio.gather(serving, process.wait(), return_exceptions=True)
+            await asyncio.wait([serving, fork.exited])
         if bridge.trouble:
             raise bridge.trouble
         return _result(request, bridge, trajectory, in_time)
+
+    async def close(self) -> None:
+        """End the process that runs are forked from."""
+        await self._server.close()
 
 
 def _job(request: HarnessRequest, trajectory: Path, facts: dict[str, str]) -> dict[str, Any]:
@@ -97,49 +98,18 @@ async def _facts(box: Sandbox, workdir: str) -> dict[str, str]:
     return {name: facts.get(name, "") for name in names} | {"cwd": workdir}
 
 
-async def _spawn(bridge: Bridge, scratch: Path) -> asyncio.subprocess.Process:
-    child, home = Path(__file__).with_name("child.py"), scratch / "home"
-    home.mkdir(exist_ok=True)
-    with bridge.theirs, (scratch / "harness.log").open("wb") as log:
-        return await asyncio.create_subprocess_exec(
-            str(install.python()), "-I", str(child), str(bridge.theirs.fileno()), str(os.getpid()),
-            env=_environment(home), cwd=home, pass_fds=[bridge.theirs.fileno()], start_new_session=True,
-            stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
+async def _until_end(fork: Fork, serving: asyncio.Task[None], seconds: float) -> bool:
+    """Wait for the end of the run; return False if its time ran out.
 
-
-def _environment(home: Path) -> dict[str, str]:
-    return {
-        "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8",
-        "MSWEA_CONFIGURED": "true", "MSWEA_SILENT_STARTUP": "1", "MSWEA_COST_TRACKING": "ignore_errors",
-        "MSWEA_GLOBAL_CONFIG_DIR": str(home), "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "5",
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    }  # fmt: skip
-
-
-async def _until_end(
-    process: asyncio.subprocess.Process, bridge: Bridge, serving: asyncio.Future[None], seconds: float
-) -> bool:
-    """Wait for the child's end; its clock starts when its imports are done. Return False if its time ran out."""
-    ended = asyncio.ensure_future(process.wait())
-    ready = asyncio.ensure_future(bridge.ready.wait())
-    try:
-        await asyncio.wait([ended, ready], timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done() and not ready.done():
-            raise HarnessBroke(f"mini-swe-agent was not ready after {START_SECONDS:.0f} s")
-        done, _ = await asyncio.wait([ended, serving], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-        return ended.done()
-    finally:
-        ended.cancel()
-        ready.cancel()
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    """End the child and whatever it started; it leads a process group of its own."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    Raises:
+        HarnessBroke: its server was lost.
+    """
+    await asyncio.wait([fork.exited, serving], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+    if serving.done():
+        serving.result()
+    if fork.exited.cancelled():
+        raise HarnessBroke("mini-swe-agent's server was lost in mid-run")
+    return fork.exited.done()
 
 
 def _result(request: HarnessRequest, bridge: Bridge, trajectory: Path, in_time: bool) -> HarnessResult:
@@ -147,7 +117,7 @@ def _result(request: HarnessRequest, bridge: Bridge, trajectory: Path, in_time: 
     status = str(info.get("exit_status") or "")
     stop = STOPS.get(status) if in_time else Stop.TIME
     if stop is None:
-        log = (request.scratch / "harness.log").read_text("utf-8", "replace")[-1500:]
+        log = (request.scratch / LOG).read_text("utf-8", "replace")[-1500:]
         words = f"mini-swe-agent ended with status {status or 'none'!r}: {log}"
         raise EndpointFailed(words) if status in _ENDPOINT else HarnessBroke(words)
     return HarnessResult(

@@ -1,0 +1,156 @@
+"""The parent's side of ``child.py``: one process that has done its imports, a fork of it for each run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchard.core.errors import OrchardError
+from orchard.harness.mini_swe_agent import install
+
+START_SECONDS = 180.0
+"""Most seconds until the imports are done; they are slow, and slower on a busy machine."""
+_PACKET = 65536
+
+
+class HarnessBroke(OrchardError):
+    """The agent program ended in a way that says nothing about the model."""
+
+    code = "harness_broke"
+
+
+@dataclass
+class Fork:
+    """One run's process: it leads a session of its own."""
+
+    pid: int
+    exited: asyncio.Future[int] = field(repr=False)
+    """Its exit code; cancelled if the server is lost."""
+
+    def kill(self) -> None:
+        """End it and whatever it started."""
+        if not self.exited.done():
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+
+class ForkServer:
+    """Starts when first used, and again if it was lost. It ends with this process, however that ends."""
+
+    def __init__(self) -> None:
+        self._starting = asyncio.Lock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._control: socket.socket | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._asked: deque[asyncio.Future[Fork]] = deque()
+        self._forks: dict[int, Fork] = {}
+
+    async def fork(self, end: socket.socket, home: Path, log: Path) -> Fork:
+        """Return a new fork that holds ``end`` of a socket pair, works in ``home`` and logs to ``log``.
+
+        Raises:
+            HarnessBroke: there is no server, and none could be started.
+        """
+        async with self._starting:
+            if self._listening is None or self._listening.done():
+                await self._start(home)
+            control = self._control
+            assert control is not None
+            started: asyncio.Future[Fork] = asyncio.get_running_loop().create_future()
+            self._asked.append(started)
+            message = json.dumps({"home": str(home), "log": str(log)}).encode()
+            try:
+                socket.send_fds(control, [message], [end.fileno()])
+            except OSError as error:
+                raise HarnessBroke(f"mini-swe-agent's server is lost: {error}") from error
+        try:
+            return await asyncio.shield(started)
+        except asyncio.CancelledError:
+            if started.cancelled():
+                raise HarnessBroke("mini-swe-agent's server was lost before the run began") from None
+            started.add_done_callback(_kill_unwanted)
+            raise
+
+    async def close(self) -> None:
+        """End the server and its forks."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        await self._end_process()
+
+    async def _start(self, folder: Path) -> None:
+        await self._end_process()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        log = folder / "server.log"
+        with theirs, log.open("wb") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                str(install.python()), "-I", str(Path(__file__).with_name("child.py")), str(theirs.fileno()),
+                str(os.getpid()), env=_environment(folder), cwd="/", pass_fds=[theirs.fileno()],
+                start_new_session=True, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+            )  # fmt: skip
+        self._control = ours
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._listening = asyncio.create_task(self._listen(ours, ready), name="mini-swe-agent's server")
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await ready
+        except (TimeoutError, HarnessBroke) as error:
+            words = log.read_text("utf-8", "replace")[-1500:]
+            raise HarnessBroke(f"mini-swe-agent did not start within {START_SECONDS:.0f} s: {words}") from error
+
+    async def _listen(self, control: socket.socket, ready: asyncio.Future[None]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while packet := await loop.sock_recv(control, _PACKET):
+                self._take(json.loads(packet), ready)
+        except ConnectionError:
+            pass  # as an end: what it means for each run is settled below
+        finally:
+            if not ready.done():
+                ready.set_exception(HarnessBroke("it ended before it was ready"))
+            for future in [*self._asked, *(fork.exited for fork in self._forks.values())]:
+                future.cancel()
+            self._asked.clear()
+            self._forks.clear()
+            control.close()
+
+    def _take(self, message: dict[str, int], ready: asyncio.Future[None]) -> None:
+        if "started" in message:
+            fork = Fork(message["started"], asyncio.get_running_loop().create_future())
+            self._forks[fork.pid] = fork
+            self._asked.popleft().set_result(fork)
+        elif "exited" in message:
+            fork = self._forks.pop(message["exited"], None)
+            if fork and not fork.exited.done():
+                fork.exited.set_result(message["code"])
+        elif not ready.done():
+            ready.set_result(None)
+
+    async def _end_process(self) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+            self._process = None
+
+
+def _kill_unwanted(started: asyncio.Future[Fork]) -> None:
+    if not started.cancelled():
+        started.result().kill()
+
+
+def _environment(home: Path) -> dict[str, str]:
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8",
+        "MSWEA_CONFIGURED": "true", "MSWEA_SILENT_STARTUP": "1", "MSWEA_COST_TRACKING": "ignore_errors",
+        "MSWEA_GLOBAL_CONFIG_DIR": str(home), "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "5",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }  # fmt: skip
