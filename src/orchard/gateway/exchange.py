@@ -53,7 +53,7 @@ class Exchange:
         """Set, and replaced by a new one, whenever anything above changes."""
         self._readers = 0
         self._delivered = False
-        self._recording = False
+        self._recording = self._cut = False
         self._session, self._turn, self._index = session, turn, recorder.calls
         recorder.calls += 1
         self._tools_hash = tools_digest(chat.tools)
@@ -68,9 +68,14 @@ class Exchange:
         return self.final is not None or self.error is not None
 
     @property
+    def alive(self) -> bool:
+        """Whether an answer exists, or is coming."""
+        return self.error is None and not self._cut
+
+    @property
     def undelivered(self) -> bool:
-        """Whether an answer exists, or is coming, that nobody has got or is waiting for."""
-        return self.error is None and self._readers == 0 and not self._delivered
+        """Whether it is alive, and nobody has got it or is waiting for it."""
+        return self.alive and self._readers == 0 and not self._delivered
 
     def start(self, when_over: Callable[[], None]) -> None:
         """Begin; ``when_over`` is called as soon as it is done."""
@@ -95,6 +100,7 @@ class Exchange:
         A whole answer cannot be cut any more: it reaches the disk.
         """
         if self._task is not None and not self._recording:
+            self._cut = True
             self._task.cancel()
 
     async def settled(self) -> None:

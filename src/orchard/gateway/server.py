@@ -26,6 +26,8 @@ from orchard.trajectories import SessionRecord, Store
 
 log = logging.getLogger(__name__)
 _PREFIX = re.compile(r"/s/([a-z0-9-]+)(?=/|$)")
+_IDLE_SECONDS = 3600.0
+"""A connection is kept for as long as a command of the harness may take between two calls."""
 _RETRY_HEADERS = ("x-stainless-retry-count", "x-retry-count", "retry-attempt")
 
 
@@ -65,7 +67,9 @@ class Gateway:
         self._port = 0
         app = web.Application(client_max_size=self._config.body_bytes)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, keepalive_timeout=_IDLE_SECONDS
+        )
 
     @property
     def url(self) -> str:
@@ -75,7 +79,7 @@ class Gateway:
     async def __aenter__(self) -> Gateway:
         self._sockets = SocketFolder()
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._config.host, self._config.port)
+        site = web.TCPSite(self._runner, self._config.host, self._config.port, backlog=1024)
         await site.start()
         self._port = int(self._runner.addresses[0][1])
         return self
@@ -130,6 +134,7 @@ class Gateway:
         self._servers[session_id] = server
         self._sessions[session_id] = self._keys[session.api_key] = self._by_socket[str(path)] = session
         self._transports[session_id] = WeakSet()
+        log.debug("session %s opened: engine %s, labels %s", session_id, session.engine.name, dict(session.labels))
         return session
 
     def _engine(self, engine: str | Engine | None) -> Engine:
@@ -152,6 +157,7 @@ class Gateway:
         await session.end_calls()
         for transport in self._transports.pop(session.id):
             transport.abort()
+        log.debug("session %s closed: %s", session.id, session.state)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         try:

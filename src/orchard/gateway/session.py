@@ -63,7 +63,7 @@ class SessionState:
     """When the last request came."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Session:
     """One try of one rollout. Made by ``Gateway.open_session``."""
 
@@ -99,7 +99,7 @@ class Session:
         undelivered = [one for one in known if one.undelivered]
         if undelivered:
             return undelivered[-1]
-        alive = [one for one in known if one.error is None]
+        alive = [one for one in known if one.alive]
         return alive[-1] if retry and alive else None
 
     def admit(self, chat: ChatRequest, body: bytes) -> Exchange:
