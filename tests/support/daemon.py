@@ -82,10 +82,11 @@ class DaemonBackend:
             listener.bind(str(address))
             listener.listen(4096)
             number = listener.fileno()
-            # sh moves the socket to descriptor 3, which the configuration names.
-            move = f'exec "$0" --config "$1" 3<&{number} {number}<&-' if number != 3 else 'exec "$0" --config "$1"'
+            config = json.loads((home / "config.json").read_text())
+            config["listen"] = {"fd": number}
+            (home / "config.json").write_text(json.dumps(config))
             return subprocess.Popen(
-                ["sh", "-c", move, str(SANDBOXD), str(home / "config.json")],
+                [str(SANDBOXD), "--config", str(home / "config.json")],
                 pass_fds=(number,), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
