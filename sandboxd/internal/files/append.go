@@ -46,7 +46,7 @@ func (h *Handler) append(w http.ResponseWriter, r *http.Request) error {
 	}
 	st, err := rootfs.Fstat(int(f.Fd()))
 	answer := written{Size: st.Size, Mode: st.Mode & 0o7777}
-	answer.Path, answer.PathB64 = text(h.root.Abs(q.name()))
+	answer.Path, answer.PathB64 = text(h.shown(q.name()))
 	if err == nil {
 		wire.JSON(w, http.StatusOK, answer)
 	}

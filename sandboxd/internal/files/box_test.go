@@ -203,6 +203,10 @@ func file(name, content string) tarEntry {
 	return tarEntry{tar.Header{Name: name, Typeflag: tar.TypeReg}, content}
 }
 
+func folder(name string, mode int64) tarEntry {
+	return tarEntry{tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: mode}, ""}
+}
+
 func special(kind byte, name, target string) tarEntry {
 	return tarEntry{tar.Header{Name: name, Typeflag: kind, Linkname: target}, ""}
 }
@@ -273,3 +277,10 @@ func mode(t testing.TB, path string) string {
 	st := info.Sys().(*syscall.Stat_t)
 	return fmt.Sprintf("%04o %d:%d", st.Mode&0o7777, st.Uid, st.Gid)
 }
+
+// recorder takes what is written to an answer without a connection.
+type recorder struct{ out *strings.Builder }
+
+func (r recorder) Header() http.Header         { return http.Header{} }
+func (r recorder) WriteHeader(int)             {}
+func (r recorder) Write(p []byte) (int, error) { return r.out.Write(p) }

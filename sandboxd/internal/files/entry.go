@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"syscall"
 	"unicode/utf8"
 
@@ -40,6 +41,21 @@ func text(raw string) (plain any, b64 string) {
 		return raw, ""
 	}
 	return nil, base64.StdEncoding.EncodeToString([]byte(raw))
+}
+
+// shown is the absolute path that an answer gives for name: without "." and doubled
+// slashes, but with "..", which after a symlink is not what the text makes of it.
+func (h *Handler) shown(name string) string {
+	var out strings.Builder
+	for _, part := range strings.Split(h.root.Abs(name), "/") {
+		if part != "" && part != "." {
+			out.WriteString("/" + part)
+		}
+	}
+	if out.Len() == 0 {
+		return "/"
+	}
+	return out.String()
 }
 
 // kind is the word for the type of a file.

@@ -77,11 +77,7 @@ func TestRange(t *testing.T) {
 		}
 		r := b.request("GET", "files", nil, "path", "f")
 		r.Header.Set("Range", fmt.Sprintf("bytes=%d-", n))
-		got := b.send(r)
-		b.refused(got, 416, "invalid_range")
-		if got.header.Get("Content-Range") != fmt.Sprintf("bytes */%d", n) {
-			t.Errorf("%v", got.header)
-		}
+		b.refused(b.send(r), 416, "invalid_range")
 		r.Header.Set("Range", "bytes=10-19")
 		if got := b.send(r); got.header.Get("Content-Range") != fmt.Sprintf("bytes 10-19/%d", n) || got.body != data[10:20] {
 			t.Errorf("%v", got.header)

@@ -29,7 +29,7 @@ func (h *Handler) list(w http.ResponseWriter, r *http.Request, q query) error {
 	}
 	defer closeFD(start)
 	out, names := newLines(w), h.names()
-	prefix := strings.TrimRight(h.root.Abs(q.name()), "/") + "/"
+	prefix := strings.TrimSuffix(h.shown(q.name()), "/") + "/"
 	visit := func(n *node) error {
 		if out.count >= limit {
 			return errEnough

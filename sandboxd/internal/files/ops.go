@@ -30,7 +30,7 @@ func (h *Handler) entryAt(path string, follow bool) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := h.names().newEntry(h.root.Abs(path), fd, "", &st)
+	e := h.names().newEntry(h.shown(path), fd, "", &st)
 	e.Name, e.NameB64 = text(lastName(path))
 	return e, nil
 }

@@ -59,7 +59,7 @@ func (h *Handler) watch(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer watcher.file.Close()
 	t := &watching{watcher: watcher, h: h, name: q.name(), out: newLines(w),
-		prefix: strings.TrimRight(h.root.Abs(q.name()), "/")}
+		prefix: strings.TrimSuffix(h.shown(q.name()), "/")}
 	if err := h.disk.run(t.begin); err != nil {
 		return wire.FileError(q.name(), err)
 	}

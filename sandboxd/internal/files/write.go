@@ -79,7 +79,7 @@ func (h *Handler) put(w http.ResponseWriter, r *http.Request) error {
 		return wire.FileError(p.path, err)
 	}
 	answer := written{Size: size, SHA256: sum, Mode: *p.mode}
-	answer.Path, answer.PathB64 = text(h.root.Abs(p.path))
+	answer.Path, answer.PathB64 = text(h.shown(p.path))
 	wire.JSON(w, http.StatusOK, answer)
 	return nil
 }
