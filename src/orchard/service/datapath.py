@@ -22,7 +22,7 @@ ROOMS = frozenset({"processes", "files", "tree", "manifest", "ports", "reverse",
 
 _OURS = frozenset({b"host", b"authorization", b"x-orchard-key", b"cookie", b"orchard-sandbox", b"orchard-request-id"})
 _SMALL = 1 << 16  # bytes of a small answer that are read
-_IDENTITY = frozenset({b"orchard-sandbox", b"orchard-request-id"})
+_IDENTITY = frozenset({b"orchard-sandbox", b"orchard-version", b"orchard-request-id"})
 
 
 class DataPath:

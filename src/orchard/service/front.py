@@ -36,6 +36,7 @@ class _Turn:
     """What is learnt of one request while it is served."""
 
     scope: Any
+    receive: Any
     inner_send: Any
     request_id: str
     sandbox_id: bytes = b""
@@ -85,9 +86,9 @@ class Front:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        turn = _Turn(scope, send, _request_id(scope))
+        turn = _Turn(scope, receive, send, _request_id(scope))
         try:
-            await self._serve(turn, receive)
+            await self._serve(turn)
         except Disconnected:
             turn.status = turn.status or 499
         except OrchardError as error:
@@ -102,7 +103,7 @@ class Front:
         finally:
             self._note(turn)
 
-    async def _serve(self, turn: _Turn, receive: Any) -> None:
+    async def _serve(self, turn: _Turn) -> None:
         scope = turn.scope
         target = _below_sandbox(scope["raw_path"])
         if target is not None:
@@ -110,20 +111,20 @@ class Front:
         caller = self._admit(scope)
         turn.key_name = caller.key_name
         if target is None or (scope["type"] == "http" and not (target[1] in ROOMS or target[1] == "proxy")):
-            await self._serve_control(turn, receive, caller)
+            await self._serve_control(turn, caller)
             return
         sandbox_id, turn.room, rest = target
-        request = Request(scope, receive, turn.send, caller, sandbox_id.decode("latin-1"), rest, turn.request_id)
+        request = Request(scope, turn.receive, turn.send, caller, sandbox_id.decode("latin-1"), rest, turn.request_id)
         await self._room(turn.room, scope["type"])(request)
 
-    async def _serve_control(self, turn: _Turn, receive: Any, caller: Caller) -> None:
+    async def _serve_control(self, turn: _Turn, caller: Caller) -> None:
         scope = turn.scope
         if scope["type"] != "http":
             raise NotFound("no WebSocket is served here")
         first = scope["path"].removeprefix("/v1").split("/")[1:2]
         turn.room = first[0] if first and first[0] in _ROOMS_SHOWN else "other"
         scope.setdefault("state", {}).update(caller=caller, request_id=turn.request_id)
-        await self._control(scope, receive, turn.send)
+        await self._control(scope, turn.receive, turn.send)
 
     def _room(self, room: str, kind: str) -> Callable[[Request], Awaitable[None]]:
         if room == "proxy":
@@ -160,6 +161,8 @@ class Front:
             )
         if not turn.status:
             await send_problem(turn.scope, turn.send, error, turn.request_id)
+            if turn.scope["type"] == "websocket":
+                await _await_end(turn.receive)
         elif turn.scope["type"] == "http":
             _break(turn.scope)
         else:
@@ -184,6 +187,15 @@ class Front:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _await_end(receive: Any) -> None:
+    """Wait until a refused WebSocket's connection has ended; uvicorn takes an earlier return for a lost handshake."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(1.0):
+            for _ in range(2):
+                while (await receive())["type"] != "websocket.disconnect":
+                    pass
 
 
 def _below_sandbox(raw_path: bytes) -> tuple[bytes, str, bytes] | None:

@@ -152,9 +152,10 @@ class _Frames:
                 _ = task.cancelled() or task.exception()
 
     async def _close_client(self) -> None:
-        code, reason = self._protocol.close_code or 1006, self._protocol.close_reason or ""
+        told = self._protocol.close_rcvd
+        code, reason = (told.code, told.reason) if told else (1011, "the connection broke")
         if code not in _SENDABLE:
-            code = 1000 if code == 1005 else 1011
+            code = 1000  # 1005: it was closed without a code
         await self._request.send({"type": "websocket.close", "code": code, "reason": reason})
 
     async def _to_client(self) -> None:

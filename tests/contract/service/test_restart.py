@@ -1,0 +1,74 @@
+"""A service that dies, stops, or comes back, over the real local backend."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.support.service import Served, served
+
+from orchard.sandbox import Orchard
+from orchard.sandbox.types import State
+
+
+@pytest.fixture
+def own(local_home: Path) -> Iterator[Served]:
+    """A service of the test's own."""
+    with served(local_home, "--allow-host-images") as running:
+        yield running
+
+
+async def test_a_kill_9_and_a_restart_lose_nothing(own: Served, busybox: str) -> None:
+    async with Orchard(own.url, api_key=own.key) as orchard:
+        free = await orchard.create(busybox, ttl=300, labels={"kept": "yes"})
+        async with orchard.sandbox(busybox) as owned:
+            script = "echo x >> /tmp/f; sleep 4; cat /tmp/f; echo end"
+            runs = [asyncio.create_task(box.run(script, timeout=60)) for box in (free, owned)]
+            await asyncio.sleep(1)
+            own.end(signal.SIGKILL)
+            await asyncio.sleep(1)
+            await asyncio.to_thread(own.start)
+            for result in await asyncio.gather(*runs):
+                assert result.stdout == b"x\nend\n"
+            assert [box.id for box in await orchard.list({"kept": "yes"})] == [free.id]
+            assert (await owned.run("echo here")).stdout == b"here\n"
+        await free.delete()
+
+
+async def test_a_create_that_a_crash_interrupts_makes_one_sandbox(own: Served, busybox: str) -> None:
+    async with Orchard(own.url, api_key=own.key) as orchard:
+        await orchard.list()
+        creates = [asyncio.create_task(orchard.create(busybox, ttl=120, key=f"k{number}")) for number in range(6)]
+        await asyncio.sleep(0.1)
+        own.end(signal.SIGKILL)
+        await asyncio.to_thread(own.start)
+        boxes = await asyncio.gather(*creates)
+        assert {box.id for box in boxes} == {info.id for info in await orchard.list()}
+        for box in boxes:
+            assert (await box.run("true")).ok
+            await box.delete()
+
+
+async def test_sigterm_ends_streams_soon_and_leaves_the_sandboxes(own: Served, busybox: str) -> None:
+    async with (
+        aiohttp.ClientSession(own.url, headers=own.auth) as http,
+        Orchard(own.url, api_key=own.key) as orchard,
+    ):
+        box = await orchard.create(busybox, ttl=300)
+        process = await box.start("sleep 100")
+        stream = await http.get(f"/v1/sandboxes/{box.id}/processes/{process.id}/stream?mode=full")
+        await stream.content.readany()
+        tunnel = await http.ws_connect(f"/v1/sandboxes/{box.id}/reverse/0/carry")
+        start = time.monotonic()
+        assert await asyncio.to_thread(own.end) == 0
+        assert time.monotonic() - start < 5
+        await stream.read()  # ends as a whole answer, without an exit frame
+        assert (await tunnel.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+        await asyncio.to_thread(own.start)
+        assert (await orchard.get(box.id)).state is State.READY
+        status = await process.poll()
+        assert status is None
+        await box.delete()
