@@ -24,8 +24,8 @@ const (
 // reverse is a port listened on inside, whose connections are carried out.
 type reverse struct {
 	port      int
+	hold      time.Duration
 	activity  wire.Activity
-	holdTime  time.Duration
 	listeners []net.Listener
 	ended     chan struct{}
 
@@ -66,8 +66,8 @@ func listen(port int) (int, []net.Listener, error) {
 	}
 }
 
-func newReverse(port int, listeners []net.Listener, activity wire.Activity) *reverse {
-	r := &reverse{port: port, activity: activity, holdTime: holdTime, listeners: listeners,
+func newReverse(port int, listeners []net.Listener, hold time.Duration, activity wire.Activity) *reverse {
+	r := &reverse{port: port, hold: hold, activity: activity, listeners: listeners,
 		ended: make(chan struct{}), active: map[net.Conn]net.Conn{}}
 	for _, l := range listeners {
 		go r.accept(l)
@@ -80,7 +80,7 @@ func (r *reverse) accept(l net.Listener) {
 	for {
 		conn, err := l.Accept()
 		if err == nil {
-			r.offer(&heldConn{Conn: conn, until: time.Now().Add(r.holdTime)}, false)
+			r.offer(&heldConn{Conn: conn, until: time.Now().Add(r.hold)}, false)
 			continue
 		}
 		select {

@@ -51,7 +51,7 @@ func (h *Handler) open(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return notListening(port, err)
 	}
-	h.reverses[chosen] = newReverse(chosen, listeners, h.activity)
+	h.reverses[chosen] = newReverse(chosen, listeners, h.hold, h.activity)
 	wire.JSON(w, http.StatusCreated, map[string]int{"port": chosen})
 	return nil
 }

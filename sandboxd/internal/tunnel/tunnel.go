@@ -34,13 +34,15 @@ type Deps struct {
 type Handler struct {
 	activity wire.Activity
 	tunnels  *wire.Gate
+	hold     time.Duration // how long a connection waits for a carrier
 	mu       sync.Mutex
 	reverses map[int]*reverse // by port
 }
 
 // New makes the room; nothing listens yet.
 func New(deps Deps) *Handler {
-	return &Handler{activity: deps.Activity, tunnels: wire.NewGate("tunnel", maxTunnels), reverses: map[int]*reverse{}}
+	return &Handler{activity: deps.Activity, tunnels: wire.NewGate("tunnel", maxTunnels), hold: holdTime,
+		reverses: map[int]*reverse{}}
 }
 
 // Routes registers the room's requests.
