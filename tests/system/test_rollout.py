@@ -1,0 +1,224 @@
+"""Whole rollouts in real local sandboxes: what is recorded, what is retried, what a kill -9 leaves, what is resumed."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support import toy
+from tests.support.toy import IDLE, MEND, Flaky, Toy, scripted
+
+from orchard.core.errors import Unavailable
+from orchard.evals.run import Plan, evaluate
+from orchard.harness.registry import HARNESSES
+from orchard.rollout.folder import read_run
+from orchard.rollout.groups import groups
+from orchard.rollout.jobs import Event
+from orchard.sandbox import Orchard
+from orchard.sandbox.local import LocalBackend, LocalSettings
+from orchard.tasks.model import Task, TaskLimits
+from orchard.trajectories import RolloutRecord, Trajectory
+
+pytestmark = pytest.mark.root
+TOY = Path(toy.__file__)
+ASK = """
+import json, os, sys, urllib.request
+body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": sys.stdin.read()}]}
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(),
+    {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+answer = json.load(urllib.request.urlopen(request, timeout=20))
+open("note", "w").write(answer["choices"][0]["message"]["content"] + "\\n")
+"""
+
+
+@pytest.fixture
+async def orchard(local_home: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Orchard]:
+    toy.register()
+    async with Orchard(backend=LocalBackend(LocalSettings(home=local_home))) as door:
+        yield door
+        assert await door.list() == []
+
+
+def trajectories(folder: Path) -> list[Trajectory]:
+    with read_run(folder) as run:
+        return [run.store.trajectory(record.id) for record in run.records()]
+
+
+def records(folder: Path) -> list[RolloutRecord]:
+    return [found.rollout for found in trajectories(folder) if found.rollout]
+
+
+async def test_a_rollout_is_recorded_whole(orchard: Orchard, tmp_path: Path) -> None:
+    report = await evaluate(replace(toy.plan(tmp_path, 1, MEND, IDLE), attempts=2), orchard)
+    assert [(row.policy, row.metrics.passed, row.metrics.judged) for row in report.rows] == [
+        ("idle", 0, 2), ("mend", 2, 2)
+    ]  # fmt: skip
+    for found in trajectories(tmp_path):
+        row = found.rollout
+        assert row is not None
+        assert (row.stop, row.failure, row.tries, len(row.sessions)) == ("submitted", None, 1, 1)
+        assert [call.response_id for call in found.calls] == [tool.call_id for tool in row.tools]
+        assert row.turns == len(found.calls) == (2 if row.policy == "mend" else 1)
+        assert ("+mended\n" in row.patch) == (row.reward == 1.0) == (row.policy == "mend")
+        assert set(row.seconds) == {"prepare", "sandbox", "harness", "patch", "grade"}
+        assert row.environment["backend"] == "local"
+    assert [len(group.rewards) for group in groups(records(tmp_path))] == [2, 2]
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    assert json.loads((tmp_path / "report.json").read_text())["run"] == report.run
+
+
+async def test_what_was_done_when_time_ran_out_is_kept_and_graded(orchard: Orchard, tmp_path: Path) -> None:
+    short = Toy("short", TaskLimits(turns=5, seconds=1.0, command_seconds=30))
+    late = scripted("late", "echo mended > note; sleep 60")
+    await evaluate(replace(toy.plan(tmp_path, 1, late), sources=[short]), orchard)
+    [row] = records(tmp_path)
+    assert (row.stop, row.reward, row.failure) == ("time", 1.0, None)
+
+
+@pytest.fixture
+def flaky(monkeypatch: pytest.MonkeyPatch) -> type[Flaky]:
+    monkeypatch.setitem(HARNESSES, "flaky", "tests.support.toy:Flaky")
+    Flaky.uses, Flaky.always = 0, False
+    return Flaky
+
+
+async def test_infrastructure_trouble_is_tried_again_in_a_new_session(
+    orchard: Orchard, tmp_path: Path, flaky: type[Flaky]
+) -> None:
+    seen: list[Event] = []
+    await evaluate(replace(toy.plan(tmp_path, 1, MEND), harnesses=["flaky"]), orchard, seen.append)
+    [row] = records(tmp_path)
+    assert (row.tries, len(set(row.sessions)), row.reward, row.harness_version) == (2, 2, 1.0, "7")
+    assert [event.kind for event in seen] == ["prepared", "started", "failed", "closed"]
+    assert [event.failure and event.failure.seam for event in seen][2] == "harness"
+
+
+async def test_a_rollout_that_fails_for_good_is_a_record_and_its_siblings_go_on(
+    orchard: Orchard, tmp_path: Path, flaky: type[Flaky]
+) -> None:
+    Flaky.always = True
+    plan = replace(toy.plan(tmp_path, 2, MEND), harnesses=["flaky", "bash-loop"])
+    report = await evaluate(plan, orchard)
+    broken = [row for row in records(tmp_path) if row.harness == "flaky"]
+    assert [(row.tries, row.reward, row.failure and row.failure.reason) for row in broken] == [
+        (3, None, "unavailable")
+    ] * 2
+    assert [row.reward for row in records(tmp_path) if row.harness == "bash-loop"] == [1.0, 1.0]
+    assert [row.metrics.failures for row in report.rows if row.harness == "flaky"] == [{"harness": 2}]
+
+
+async def test_a_task_that_cannot_be_prepared_fails_only_its_own_rollouts(orchard: Orchard, tmp_path: Path) -> None:
+    class Refused(Toy):
+        async def prepare(self, orchard: Orchard) -> Task:
+            raise Unavailable("the index is away")
+
+    plan = replace(toy.plan(tmp_path, 1, MEND), sources=[Refused("refused"), Toy("good")])
+    await evaluate(plan, orchard)
+    rows = {row.task: row for row in records(tmp_path)}
+    failure = rows["refused"].failure
+    assert failure is not None
+    assert (failure.seam, rows["refused"].tries, rows["refused"].reward) == ("prepare", 0, None)
+    assert rows["good"].reward == 1.0
+
+
+async def test_grading_is_tried_again_without_the_agent(orchard: Orchard, tmp_path: Path) -> None:
+    toy.PatchSays.away = 2
+    await evaluate(toy.plan(tmp_path, 1, MEND), orchard)
+    [row] = records(tmp_path)
+    assert (row.tries, len(row.sessions), row.reward) == (1, 1, 1.0)
+    toy.PatchSays.away = 3
+    await evaluate(toy.plan(tmp_path / "again", 1, MEND), orchard)
+    [row] = records(tmp_path / "again")
+    assert (row.reward, row.failure and row.failure.seam, row.rewards[0].missing) == (
+        None, "grade", "the grader is away"
+    )  # fmt: skip
+    assert "+mended" in row.patch
+
+
+async def test_a_harness_inside_reaches_the_gateway_without_a_network(orchard: Orchard, tmp_path: Path) -> None:
+    policy = scripted("inside", "unused")
+    policy = replace(policy, engine=lambda task: toy.ScriptEngine(["mended"]))
+    config = {"command": {"argv": ["python3", "-c", ASK]}}
+    plan = replace(toy.plan(tmp_path, 1, policy), harnesses=["command"], config=config)
+    await evaluate(plan, orchard)
+    [found] = trajectories(tmp_path)
+    assert found.rollout is not None
+    assert (found.rollout.stop, found.rollout.reward) == ("submitted", 1.0), found.rollout
+    assert [call.messages for call in found.calls] == [[{"role": "user", "content": "Write it down."}]]
+
+
+async def test_no_more_happens_at_once_than_the_bounds_say(orchard: Orchard, tmp_path: Path) -> None:
+    running, most = set[str](), 0
+
+    def observe(event: Event) -> None:
+        nonlocal most
+        (running.add if event.kind == "started" else running.discard)(event.job.title)
+        most = max(most, len(running))
+
+    plan: Plan = toy.plan(tmp_path, 8, scripted("nap", "echo mended > note; sleep 0.2"))
+    await evaluate(plan, orchard, observe)
+    assert most == 3, "run + grade rollouts hold a sandbox"
+
+
+def start(folder: Path, home: Path, count: int) -> subprocess.Popen[str]:
+    argv = [sys.executable, str(TOY), str(folder), str(home), str(count)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_closed(process: subprocess.Popen[str], count: int) -> None:
+    assert process.stdout is not None
+    closed = 0
+    while closed < count:
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        closed += line.startswith("closed")
+
+
+async def test_kill_9_loses_and_repeats_nothing_and_leaves_nothing(local_home: Path, tmp_path: Path) -> None:
+    first = start(tmp_path, local_home, 8)
+    await asyncio.to_thread(wait_for_closed, first, 3)
+    first.kill()
+    first.communicate()
+    backend = LocalBackend(LocalSettings(home=local_home))
+    left = [info.id for info in (await backend.list()).items]
+    assert left, "it was killed in the middle of something"
+    second = start(tmp_path, local_home, 8)
+    output, errors = await asyncio.to_thread(second.communicate)
+    assert second.returncode == 0, errors
+    known = output.count("known")
+    assert 3 <= known < 8
+    assert output.count("closed") == 8 - known
+    with read_run(tmp_path) as run:
+        closings = Counter(record.id for record in run.store.records() if isinstance(record, RolloutRecord))
+        tried = {session for record in run.records() for session in record.sessions}
+        aborted = {row.session for row in run.store.aborted()}
+    assert len(closings) == 8
+    assert set(closings.values()) == {1}
+    assert len(tried) == 8
+    assert aborted
+    assert not aborted & tried
+    assert (await backend.list()).items == []
+    for sandbox_id in left:
+        assert (await backend.get(sandbox_id)).reason == "deleted"
+    await backend.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_an_interrupt_ends_clean_and_can_be_resumed(
+    local_home: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start(tmp_path, local_home, 4)
+    await asyncio.to_thread(wait_for_closed, process, 1)
+    process.send_signal(number)
+    await asyncio.to_thread(process.communicate)
+    assert process.returncode == 128 + number
+    backend = LocalBackend(LocalSettings(home=local_home))
+    assert (await backend.list()).items == []
+    await backend.close()
+    assert not (tmp_path / "scratch").exists()
