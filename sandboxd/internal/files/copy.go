@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 
+	"orchard/sandboxd/internal/rootfs"
 	"orchard/sandboxd/internal/wire"
 )
 
@@ -86,6 +87,18 @@ func fill(r io.Reader, buf []byte) (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// openNode opens the regular file that a walk has come to, and looks at it anew.
+func (h *Handler) openNode(n *node) (f *os.File, err error) {
+	err = h.disk.run(func() error {
+		fd, err := rootfs.Openat(n.dir, n.name, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+		if err == nil {
+			f, n.stat, err = regular(n.rel, fd)
+		}
+		return err
+	})
+	return f, err
 }
 
 // regular wraps a descriptor just opened with O_NONBLOCK, which keeps a FIFO or device

@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	// trees bounds the requests that walk or unpack a tree at once: each blocks one thread.
-	trees = 32
-	// diskSlots bounds the threads that single files block in the kernel at once.
+	// trees bounds the requests that walk or unpack a tree at once.
+	trees = 128
+	// diskSlots bounds the threads that wait for a disk at once: below the number that
+	// sandboxd starts beforehand, since it cannot count on getting more.
 	diskSlots = 32
 	// watches bounds the watch requests at once.
 	watches = 64

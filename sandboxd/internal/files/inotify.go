@@ -14,6 +14,9 @@ import (
 const watchMask = syscall.IN_CREATE | syscall.IN_MODIFY | syscall.IN_ATTRIB | syscall.IN_DELETE |
 	syscall.IN_MOVED_FROM | syscall.IN_MOVED_TO | syscall.IN_DELETE_SELF | syscall.IN_MOVE_SELF
 
+// maxWatchDepth bounds the folders that are open while a tree is being watched.
+const maxWatchDepth = 256
+
 // watcher is one inotify instance with the folders it watches.
 type watcher struct {
 	file *os.File
@@ -61,6 +64,9 @@ func (w *watcher) add(fd int, path string) error {
 func (w *watcher) addTree(dir int, path string, found func(path string)) error {
 	if err := w.add(dir, path); err != nil || !w.deep {
 		return err
+	}
+	if strings.Count(path, "/") > maxWatchDepth {
+		return syscall.ENAMETOOLONG
 	}
 	fd, err := rootfs.Openat(dir, ".", syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {

@@ -15,19 +15,18 @@ const ahead = 64
 
 // manifestLine is what a manifest says of one file.
 type manifestLine struct {
-	Path         any         `json:"path,omitempty"`
-	PathB64      string      `json:"path_b64,omitempty"`
-	Type         string      `json:"type"`
-	Mode         uint32      `json:"mode"`
-	Size         int64       `json:"size"`
-	Mtime        json.Number `json:"mtime"`
-	UID          uint32      `json:"uid"`
-	GID          uint32      `json:"gid"`
-	Target       any         `json:"target,omitempty"`
-	TargetB64    string      `json:"target_b64,omitempty"`
-	SHA256       *string     `json:"sha256"`
-	SHA256Sparse string      `json:"sha256_sparse,omitempty"`
-	Error        string      `json:"error,omitempty"`
+	Path      any         `json:"path,omitempty"`
+	PathB64   string      `json:"path_b64,omitempty"`
+	Type      string      `json:"type"`
+	Mode      uint32      `json:"mode"`
+	Size      int64       `json:"size"`
+	Mtime     json.Number `json:"mtime"`
+	UID       uint32      `json:"uid"`
+	GID       uint32      `json:"gid"`
+	Target    any         `json:"target,omitempty"`
+	TargetB64 string      `json:"target_b64,omitempty"`
+	SHA256    *string     `json:"sha256"`
+	Error     string      `json:"error,omitempty"`
 }
 
 // job is a line that may still wait for its hash.
@@ -110,11 +109,7 @@ func (s *surveyor) visit(n *node) error {
 // startHash opens the file while its folder is open, and hashes it beside the walk.
 func (s *surveyor) startHash(j *job, n *node) {
 	j.line.Size = n.stat.Size
-	fd, err := rootfs.Openat(n.dir, n.name, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
-	var f *os.File
-	if err == nil {
-		f, n.stat, err = regular(n.rel, fd)
-	}
+	f, err := s.h.openNode(n)
 	if err != nil {
 		j.line.Error = errnoName(err)
 		j.gone = j.line.Error == "" || ignoreVanished(err) == nil
@@ -132,13 +127,14 @@ func (s *surveyor) startHash(j *job, n *node) {
 }
 
 func (s *surveyor) hash(j *job, f *os.File, st *syscall.Stat_t) (err error) {
+	var sum string
 	if holes(st) > holesInDigest {
 		j.line.Size = st.Size
-		j.line.SHA256Sparse, err = s.h.sparseDigest(s.ctx, f, st.Size)
-		return err
+		sum, err = s.h.sparseDigest(s.ctx, f, st.Size)
+		sum = "sparse:" + sum
+	} else {
+		sum, j.line.Size, err = s.h.digest(s.ctx, f)
 	}
-	var sum string
-	sum, j.line.Size, err = s.h.digest(s.ctx, f)
 	j.line.SHA256 = &sum
 	return err
 }

@@ -117,11 +117,7 @@ func (p *packer) add(n *node) error {
 }
 
 func (p *packer) addFile(n *node) error {
-	fd, err := rootfs.Openat(n.dir, n.name, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
-	var f *os.File
-	if err == nil {
-		f, n.stat, err = regular(n.rel, fd)
-	}
+	f, err := p.h.openNode(n)
 	if err != nil {
 		if ignoreVanished(err) != nil {
 			p.skipped.add(n.rel) // not readable for us: named, so that nobody takes it for absent
@@ -156,7 +152,8 @@ func (p *packer) addFile(n *node) error {
 func (p *packer) addSmall(n *node, f *os.File) error {
 	buf := buffers.Get().(*buffer)
 	defer buffers.Put(buf)
-	got, err := fill(f, buf[:wholeFile])
+	got, err := 0, error(nil)
+	_ = p.h.disk.run(func() error { got, err = fill(f, buf[:wholeFile]); return nil })
 	if err != nil && !errors.Is(err, io.EOF) {
 		p.skipped.add(n.rel)
 		return nil

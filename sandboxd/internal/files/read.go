@@ -40,6 +40,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) error {
 	}
 	span, err := parseRange(r.Header.Get("Range"), st.Size)
 	if err != nil {
+		header.Set("Content-Range", fmt.Sprintf("bytes */%d", st.Size))
 		return err
 	}
 	span.begin(w, st.Size)
@@ -87,6 +88,7 @@ func (h *Handler) readSmall(w http.ResponseWriter, r *http.Request, f *os.File) 
 	}
 	span, err := parseRange(r.Header.Get("Range"), int64(got))
 	if err != nil {
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", got))
 		return err
 	}
 	span.begin(w, int64(got))

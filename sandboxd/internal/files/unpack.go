@@ -18,6 +18,9 @@ import (
 // slack is how much may follow the end of an archive and still be read.
 const slack = 1 << 20
 
+// maxSkipped bounds the names of special files that an answer tells.
+const maxSkipped = 10000
+
 // unpacker extracts a tar below a folder. Every entry is found from the folder's
 // descriptor on, so that neither its name nor a symlink in the way leads out.
 type unpacker struct {
@@ -26,7 +29,7 @@ type unpacker struct {
 	owner   owner
 	restore bool // owners and modes as in the archive, also of folders already there
 	body    io.Reader
-	skipped nameList
+	skipped []string // names of special files, the first few thousand
 	files   int
 	folders []folderTimes // to be finished at the end, since entries in them touch them
 }
@@ -47,10 +50,13 @@ func (h *Handler) unpack(w http.ResponseWriter, r *http.Request, q query) error 
 	if err != nil {
 		return err
 	}
-	if err := h.makeAll(h.root.Abs(q.name()), dirMode, o); err != nil {
+	var base int
+	err = h.disk.run(func() (err error) {
+		if err = h.makeAll(h.root.Abs(q.name()), dirMode, o); err == nil {
+			base, err = h.root.Open(q.name(), rootfs.OPath|syscall.O_DIRECTORY)
+		}
 		return err
-	}
-	base, err := h.root.Open(q.name(), rootfs.OPath|syscall.O_DIRECTORY)
+	})
 	if err != nil {
 		return err
 	}
@@ -59,8 +65,7 @@ func (h *Handler) unpack(w http.ResponseWriter, r *http.Request, q query) error 
 	if err := u.run(); err != nil {
 		return err
 	}
-	wire.JSON(w, http.StatusOK, map[string]any{"files": u.files, "skipped": append([]string{}, u.skipped.names...),
-		"skipped_count": u.skipped.count})
+	wire.JSON(w, http.StatusOK, map[string]any{"files": u.files, "skipped": append([]string{}, u.skipped...)})
 	return nil
 }
 
@@ -70,7 +75,7 @@ func (u *unpacker) run() error {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			_, _ = io.CopyN(io.Discard, u.body, slack)
-			return u.finishFolders()
+			return u.h.disk.run(u.finishFolders)
 		}
 		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // names are judged here
 			return notTar(err)
@@ -113,7 +118,9 @@ func (u *unpacker) entry(header *tar.Header, content io.Reader) error {
 	case tar.TypeXGlobalHeader:
 		return nil
 	default:
-		u.skipped.add(header.Name)
+		if len(u.skipped) < maxSkipped {
+			u.skipped = append(u.skipped, header.Name)
+		}
 		return nil
 	}
 	name, err := inside(header.Name)
@@ -121,7 +128,8 @@ func (u *unpacker) entry(header *tar.Header, content io.Reader) error {
 		return err
 	}
 	dirName, base := path.Split(name)
-	dir, err := u.parent(dirName)
+	var dir int
+	err = u.h.disk.run(func() (err error) { dir, err = u.parent(dirName); return err })
 	if err != nil {
 		return err
 	}

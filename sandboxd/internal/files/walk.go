@@ -116,7 +116,8 @@ func isFolder(fd int, it item) bool {
 // folder walks the open folder fd, which it closes; rel ends in a slash or is empty.
 func (w *walk) folder(fd int, rel string, depth int) error {
 	defer func() { closeFD(fd) }()
-	steps, err := w.steps(fd, rel)
+	var steps []step
+	err := w.h.disk.run(func() (err error) { steps, err = w.steps(fd, rel); return err })
 	if err != nil {
 		return ignoreVanished(err)
 	}
@@ -138,17 +139,21 @@ func (w *walk) folder(fd int, rel string, depth int) error {
 }
 
 func (w *walk) look(fd int, rel, name string) error {
-	st, err := rootfs.Statat(fd, name)
-	if err != nil {
-		return ignoreVanished(err)
-	}
-	n := &node{rel: rel + name, name: name, dir: fd, stat: st}
-	if w.deep && kind(&st) == "dir" {
-		sub, err := rootfs.Openat(fd, name, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
-		if err == nil {
+	n := &node{rel: rel + name, name: name, dir: fd}
+	err := w.h.disk.run(func() (err error) {
+		n.stat, err = rootfs.Statat(fd, name)
+		if err != nil || !w.deep || kind(&n.stat) != "dir" {
+			return err
+		}
+		sub, failed := rootfs.Openat(fd, name, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+		if failed == nil {
 			closeFD(sub)
 		}
-		n.err = err
+		n.err = failed
+		return nil
+	})
+	if err != nil {
+		return ignoreVanished(err)
 	}
 	return w.visit(n)
 }
