@@ -129,7 +129,7 @@ func peek() (int, error) {
 			uintptr(unsafe.Pointer(&info)), syscall.WEXITED|waitNo, 0, 0)
 		switch errno {
 		case 0:
-			return int(*(*int32)(unsafe.Pointer(&info[12]))), nil // si_pid
+			return int(*(*int32)(unsafe.Pointer(&info[16]))), nil // si_pid
 		case syscall.EINTR:
 		default:
 			return 0, fmt.Errorf("waitid: %w", errno)
