@@ -1,5 +1,6 @@
 """The trajectory record, its append-only store, filters, samples, import and export."""
 
+from orchard.trajectories.filters import Filter
 from orchard.trajectories.records import (
     AnyRecord,
     CallRecord,
@@ -14,6 +15,7 @@ from orchard.trajectories.records import (
     Usage,
     schema,
 )
+from orchard.trajectories.samples import Sample, to_samples
 from orchard.trajectories.store import RolloutRow, SessionRow, Store
 from orchard.trajectories.trajectory import Branch, Trajectory, total_usage
 
@@ -23,11 +25,13 @@ __all__ = [
     "CallRecord",
     "CallTimes",
     "Failure",
+    "Filter",
     "RefusalRecord",
     "RetryRecord",
     "RewardRecord",
     "RolloutRecord",
     "RolloutRow",
+    "Sample",
     "SessionRecord",
     "SessionRow",
     "Store",
@@ -35,5 +39,6 @@ __all__ = [
     "Trajectory",
     "Usage",
     "schema",
+    "to_samples",
     "total_usage",
 ]

@@ -85,6 +85,15 @@ class Trajectory:
         answer = self.call(call_id).answer
         return self.prompt(call_id) + ([answer] if answer is not None else [])
 
+    def prompt_ids(self, call_id: str) -> list[int] | None:
+        """Return the token ids of the prompt, those kept of its parent included; None where none were recorded."""
+        call = self.call(call_id)
+        if call.prompt_ids is None or call.kept_ids == 0 or call.parent is None:
+            return call.prompt_ids
+        before = self.prompt_ids(call.parent)
+        parent = self.call(call.parent)
+        return None if before is None else [*before, *(parent.sampled_ids or [])][: call.kept_ids] + call.prompt_ids
+
     def tools(self, call_id: str) -> list[Message]:
         """Return the tools that this call could use."""
         call = self.call(call_id)
