@@ -31,6 +31,13 @@ func NewSupervisors(reaper *reap.Reaper) (*Supervisors, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening our own executable (is /proc mounted?): %w", err)
 	}
+	// Beyond every number that a child's own files may take before it executes this one.
+	high, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 256)
+	_ = syscall.Close(fd)
+	if errno != 0 {
+		return nil, fmt.Errorf("keeping our own executable: %w", errno)
+	}
+	fd = int(high)
 	own, err := dirfd.Open("/sys/fs/cgroup")
 	if err != nil {
 		own = dirfd.Dir{FD: -1}
