@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from orchard.cli.options import Json, pairs
 from orchard.core.config import env
 from orchard.core.errors import InvalidArgument
 
+CPUS = len(os.sched_getaffinity(0))
 if TYPE_CHECKING:
     from orchard.rollout.policies import Policy
 
@@ -35,8 +37,8 @@ def evaluate(
     attempts: Annotated[int, typer.Option(help="Rollouts of each task, harness and policy.", min=1)] = 1,
     only: Annotated[list[str] | None, typer.Option(help="Id of a task to keep; repeatable.")] = None,
     image: Annotated[str | None, typer.Option(help="Base image of tasks that build on one.")] = None,
-    at_once: Annotated[int, typer.Option(help="Agents at work at once.", min=1)] = 4,
-    grade_at_once: Annotated[int, typer.Option(help="Rollouts graded at once.", min=1)] = 2,
+    at_once: Annotated[int, typer.Option(help="Agents at work at once.", min=1)] = 2 * CPUS,
+    grade_at_once: Annotated[int, typer.Option(help="Rollouts graded at once.", min=1)] = CPUS,
     prepare_at_once: Annotated[int, typer.Option(help="Tasks prepared at once.", min=1)] = 1,
     tries: Annotated[int, typer.Option(help="Tries of a rollout that infrastructure breaks.", min=1)] = 3,
     option: Annotated[list[str] | None, typer.Option(help="HARNESS.NAME=JSON, an option of a harness.")] = None,

@@ -125,13 +125,14 @@ class Attempts:
                     config=job.config,
                 )  # fmt: skip
                 with _blaming_engine(session), boundary("harness"), tried.timed("harness"):
-                    tried.result = await harness.run(request)
+                    async with asyncio.timeout(task.limits.seconds + _MARGIN):  # it keeps its own time, unless it hangs
+                        tried.result = await harness.run(request)
                     _check(tried.result, session)
             with boundary("sandbox"), tried.timed("patch"):
                 tried.patch = patch = await box.diff(task.workdir)
                 if patch.left_out:
                     tried.environment["left_out"] = list(patch.left_out)
-                tried.environment["stats"] = await box.stats()
+                tried.environment["stats"] = await _stats(box)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -143,7 +144,8 @@ class Attempts:
                 await asyncio.sleep(pause(self._bounds, number))
             try:
                 with boundary("grade"):
-                    reward = await grader(spec.type).grade(task, spec, left, self._orchard)
+                    async with asyncio.timeout(task.limits.grade_seconds + _MARGIN):
+                        reward = await grader(spec.type).grade(task, spec, left, self._orchard)
             except RolloutFailed as error:
                 reward = Reward(spec.type, None, error.failure.text)
                 if not error.again:
@@ -169,6 +171,14 @@ def _check(result: HarnessResult, session: Session) -> None:
 def pause(bounds: Bounds, failures: int) -> float:
     """Return the seconds to wait after so many failures."""
     return min(bounds.pause * 2 ** (failures - 1), 60.0)
+
+
+async def _stats(box: Sandbox) -> dict[str, Any]:
+    """Return what the sandbox used; nothing where it cannot be learnt, which is no reason to lose a rollout."""
+    try:
+        return await box.stats()
+    except OrchardError:
+        return {}
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,6 +12,8 @@ from typing import Any, Literal
 from orchard.rollout.policies import Policy
 from orchard.tasks.protocol import TaskSource
 from orchard.trajectories import Failure, RolloutRecord
+
+CPUS = len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,9 @@ class Bounds:
 
     prepare: int = 1
     """Tasks prepared at once."""
-    run: int = 4
+    run: int = max(4, 2 * CPUS)
     """Agents at work at once."""
-    grade: int = 2
+    grade: int = max(2, CPUS)
     """Rollouts graded at once. At most ``run + grade`` rollouts hold a sandbox."""
     tries: int = 3
     """Most tries of one rollout; only infrastructure trouble is tried again."""
