@@ -173,3 +173,9 @@ func (t *supervised) Release() {
 		t.pidfd = -1
 	}
 }
+
+// SharedToll tells whether the counters of a tree's Toll are shared with its neighbours.
+func SharedToll(t Tree) bool {
+	_, shared := t.(*supervised)
+	return shared
+}

@@ -168,6 +168,9 @@ func (s *Spool) spill() {
 // diskFull gives up the disk for new bytes: what it holds in order stays as the head,
 // the newest part is kept in memory.
 func (s *Spool) diskFull(whole bool) {
+	if s.dropped {
+		return
+	}
 	if whole {
 		s.headCap = s.total
 	}

@@ -59,7 +59,8 @@ func Handler(o Options) http.Handler {
 
 // Serve serves h on listener until the process ends.
 func Serve(listener net.Listener, h http.Handler) error {
-	s := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: 10 * time.Minute, MaxHeaderBytes: 64 << 10}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: 10 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ConnContext: wire.WithConn}
 	return s.Serve(listener)
 }
 

@@ -114,7 +114,9 @@ func Fail(w http.ResponseWriter, _ *http.Request, err error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	h.Del("Content-Range")
+	if p.Status != http.StatusRequestedRangeNotSatisfiable {
+		h.Del("Content-Range")
+	}
 	h.Del("Trailer")
 	if p.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(p.RetryAfter))

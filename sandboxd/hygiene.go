@@ -1,0 +1,73 @@
+package main
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	prSetDumpable     = 4
+	sysCloseRange     = 436
+	closeRangeCloexec = 4
+	// spareThreads are made beforehand where commands share our limit of processes: a Go
+	// program that cannot make a thread dies.
+	spareThreads = 64
+)
+
+// init runs before anything that could start a process. The first thread stays with
+// main: a thread that entered a command's cgroup must be able to end, and the first cannot.
+func init() {
+	runtime.LockOSThread()
+	closeOnExec()
+	_, _, _ = syscall.Syscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
+}
+
+// closeOnExec keeps every descriptor that we were born with from our children: among
+// them may be directories from which `..` leads to the host.
+func closeOnExec() {
+	const first = 3
+	if _, _, errno := syscall.Syscall(sysCloseRange, first, ^uintptr(0)>>32, closeRangeCloexec); errno == 0 {
+		return
+	}
+	if dir, err := os.Open("/proc/self/fd"); err == nil {
+		names, _ := dir.Readdirnames(-1)
+		dir.Close()
+		for _, name := range names {
+			if fd, err := strconv.Atoi(name); err == nil && fd >= first {
+				syscall.CloseOnExec(fd)
+			}
+		}
+		return
+	}
+	for fd := first; fd < 1024; fd++ {
+		syscall.CloseOnExec(fd)
+	}
+}
+
+// settle sets what a small daemon wants of the Go runtime and of its own process.
+func settle() {
+	syscall.Umask(0o022)
+	debug.SetGCPercent(50)
+}
+
+// prestartThreads makes threads that stay: each holds one goroutine in a system call
+// until all are there.
+func prestartThreads() {
+	var gate sync.WaitGroup
+	gate.Add(spareThreads)
+	for range [spareThreads]struct{}{} {
+		go func() {
+			runtime.LockOSThread()
+			gate.Done()
+			nap := syscall.NsecToTimespec(int64(2 * time.Millisecond))
+			_ = syscall.Nanosleep(&nap, nil)
+			runtime.UnlockOSThread()
+		}()
+	}
+	gate.Wait()
+}

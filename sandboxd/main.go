@@ -1,0 +1,165 @@
+// sandboxd is the daemon inside every Orchard sandbox: commands, files, ports, lease.
+// The wire contract is spec/wire.md.
+package main
+
+import (
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"orchard/sandboxd/internal/config"
+	"orchard/sandboxd/internal/dirfd"
+	"orchard/sandboxd/internal/files"
+	"orchard/sandboxd/internal/lease"
+	"orchard/sandboxd/internal/mark"
+	"orchard/sandboxd/internal/output"
+	"orchard/sandboxd/internal/process"
+	"orchard/sandboxd/internal/reap"
+	"orchard/sandboxd/internal/server"
+	"orchard/sandboxd/internal/token"
+	"orchard/sandboxd/internal/tunnel"
+	"orchard/sandboxd/internal/wire"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	log.SetFlags(log.LstdFlags | log.LUTC)
+	log.SetPrefix("sandboxd: ")
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "supervise":
+			os.Exit(mark.Supervise())
+		case "--version", "version":
+			fmt.Printf("sandboxd %s wire %s\n", version, wire.Version)
+			return
+		}
+	}
+	if err := run(os.Args[1:]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// run builds the parts in the order in which they stand on each other, and serves.
+func run(arguments []string) error {
+	began := time.Now()
+	settle()
+	c, err := config.Load(arguments)
+	if err != nil {
+		return err
+	}
+	state, err := stateFolder(c)
+	if err != nil {
+		return err
+	}
+	maker, err := newMaker(c)
+	if err != nil {
+		return err
+	}
+	store, err := output.NewStore(state, c.SpoolLimitBytes)
+	if err != nil {
+		return err
+	}
+	tokens, err := token.New(c.TokenSHA256)
+	if err != nil {
+		return err
+	}
+	var table *process.Table
+	life := lease.New(terms(c.Lease), func(reason, detail string) {
+		table.Shutdown()
+		die(state, reason, detail)
+	})
+	table = process.NewTable(&process.Settings{Maker: maker, Store: store, Activity: life, Env: c.Env, User: c.User,
+		Workdir: c.Workdir, Shell: c.Shell, OOMAdjust: oomAdjust(c.OOMScoreAdj)})
+	rooms := []server.Room{table, life, tokens,
+		&server.Health{ID: c.ID, Version: version, Maker: maker, Running: table.Running, Began: began}}
+	tree, err := files.New(files.Deps{Root: "/", Workdir: c.Workdir, User: c.User})
+	if err != nil {
+		return err
+	}
+	rooms = append(rooms, tree, tunnel.New(tunnel.Deps{Activity: life}))
+	listener, err := listen(c.Listen)
+	if err != nil {
+		return err
+	}
+	go onSignal(life)
+	if len(c.Entrypoint) > 0 {
+		go table.Entrypoint(c.Entrypoint)
+	}
+	handler := server.Handler(server.Options{ID: c.ID, Tokens: tokens, Activity: life,
+		Closing: life.Closing, Quiet: quiet(), Rooms: rooms})
+	failed := make(chan error)
+	go func() { failed <- server.Serve(listener, handler) }() // not on main's thread: see hygiene.go
+	return <-failed
+}
+
+// quiet are the routes that are no activity.
+func quiet() []string {
+	return append([]string{"GET /v1/health", "GET /v1/stats", "GET /v1/lease", "GET /v1/reverse",
+		"GET /v1/reverse/{port}/carry"}, process.Quiet...)
+}
+
+// newMaker uses the cgroups that the host handed in, else supervisors.
+func newMaker(c *config.Config) (mark.Maker, error) {
+	if err := mark.SetSubreaper(); err != nil {
+		return nil, fmt.Errorf("becoming a subreaper: %w", err)
+	}
+	reaper := reap.New(nil)
+	if c.Cgroup != nil {
+		maker, err := mark.NewCgroups(c.Cgroup.Version, c.Cgroup.FDs, reaper)
+		if err == nil {
+			return maker, nil
+		}
+		log.Printf("the cgroups handed in cannot be used, each command gets a supervisor instead: %v", err)
+	}
+	prestartThreads()
+	return mark.NewSupervisors(reaper)
+}
+
+func stateFolder(c *config.Config) (*dirfd.Dir, error) {
+	if c.StateFD != nil {
+		return &dirfd.Dir{FD: *c.StateFD}, nil
+	}
+	if c.StateDir == "" {
+		return nil, nil
+	}
+	d, err := dirfd.Open(c.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("state_dir %s: %w", c.StateDir, err)
+	}
+	return &d, nil
+}
+
+func listen(l config.Listen) (net.Listener, error) {
+	if l.FD == nil {
+		return net.Listen("tcp", l.TCP)
+	}
+	f := os.NewFile(uintptr(*l.FD), "listener")
+	if f == nil {
+		return nil, fmt.Errorf("listen.fd %d is not open", *l.FD)
+	}
+	defer f.Close()
+	listener, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("listen.fd %d is no listening socket: %w", *l.FD, err)
+	}
+	if u, ok := listener.(*net.UnixListener); ok {
+		u.SetUnlinkOnClose(false) // the socket's name is the host's
+	}
+	return listener, nil
+}
+
+// onSignal ends the sandbox as its lease would.
+func onSignal(life *lease.Lease) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	// Caught, not ignored: what is ignored here would be ignored by every command too.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGQUIT)
+	s := <-signals
+	life.End("signal", "got "+s.String())
+}
