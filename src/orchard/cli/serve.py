@@ -42,6 +42,8 @@ def serve(
     allow_image_files: Annotated[
         bool, typer.Option("--allow-image-files", help="Let callers use oci:, archives and docker-daemon: here.")
     ] = False,
+    tls_certificate: Annotated[Path | None, typer.Option(help="PEM file; with --tls-key: speak TLS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file.")] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve sandboxes of this machine over HTTP, until SIGINT or SIGTERM. Sandboxes live on, and a restart finds them.
@@ -55,6 +57,8 @@ def serve(
         raise InvalidArgument("--no-auth is for loopback only", field="host", hint="leave --host out, or use keys")
     if no_auth:
         console.say("WARNING: no API key is asked for: every program on this machine may use this service")
+    if host not in _LOOPBACK and tls_certificate is None:
+        console.say("WARNING: no TLS: whoever can watch this network sees the keys; put a proxy with TLS in front")
     path = None if no_auth else keys or keys_path()
     if path is not None:
         _first_key(path)
@@ -66,11 +70,12 @@ def serve(
 
     def listening(port: int) -> None:
         shown = f"[{host}]" if ":" in host else host
-        console.out(f"serving http://{shown}:{port} (backend {backend})")
+        console.out(f"serving {'https' if tls_certificate else 'http'}://{shown}:{port} (backend {backend})")
         sys.stdout.flush()
 
     service = Service(open_backend(backend), ServiceOptions(path, allow_host_images, allow_image_files))
-    server = Server(configure(service.app, host=host, port=port), service.stopping, listening)
+    config = configure(service.app, host=host, port=port, certificate=tls_certificate, key=tls_key)
+    server = Server(config, service.stopping, listening)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(_serve(server, host))
 

@@ -26,6 +26,7 @@ log = logging.getLogger("orchard.service")
 OPEN_PATHS = frozenset({"/health", "/v1/health", "/openapi.json", "/docs"})
 """Answered without a key."""
 _BASE = b"/v1/sandboxes/"
+_MOST_BODY = 4 << 20  # bytes of a request to the control plane; the data path has no bound
 _ID = re.compile(rb"[a-z0-9-]{1,63}")
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _ROOMS_SHOWN = ROOMS | {"proxy", "sandboxes", "images", "capabilities", "metrics", "stats", "health", "creates"}
@@ -124,7 +125,7 @@ class Front:
         first = scope["path"].removeprefix("/v1").split("/")[1:2]
         turn.room = first[0] if first and first[0] in _ROOMS_SHOWN else "other"
         scope.setdefault("state", {}).update(caller=caller, request_id=turn.request_id)
-        await self._control(scope, turn.receive, turn.send)
+        await self._control(scope, _bounded(turn.receive), turn.send)
 
     def _room(self, room: str, kind: str) -> Callable[[Request], Awaitable[None]]:
         if room == "proxy":
@@ -187,6 +188,21 @@ class Front:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _bounded(receive: Any) -> Any:
+    """Return ``receive`` with an end to the body it accepts."""
+    size = 0
+
+    async def bounded() -> Any:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > _MOST_BODY:
+            raise InvalidArgument(f"the body is larger than {_MOST_BODY} bytes", field="body")
+        return message
+
+    return bounded
 
 
 async def _await_end(receive: Any) -> None:

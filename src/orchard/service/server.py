@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _GRACE = 8.0  # seconds that answers under way have to end once the service stops
+_MOST_HEAD = 1 << 18  # bytes of a request's head, not counting its first piece
 _LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -36,6 +38,26 @@ class _Protocol(HttpToolsProtocol):
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
         super().__init__(config, server_state, dict(app_state), _loop)
+        self._in_head, self._head_size = False, 0
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came; a head without an end is refused, since uvicorn itself would keep it all."""
+        if self._in_head:
+            self._head_size += len(data)
+            if self._head_size > _MOST_HEAD:
+                self.send_400_response("The head of the request is too large.")
+                return
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """Note that a head has begun."""
+        self._in_head, self._head_size = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Note that the head has ended."""
+        self._in_head = False
+        super().on_headers_complete()
 
     def connection_made(self, transport: Any) -> None:
         wrapped = _Transport(transport)
@@ -89,10 +111,13 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def configure(app: Any, *, host: str, port: int, log_level: str = "warning") -> uvicorn.Config:
-    """Return the configuration of a server for ``app``."""
+def configure(
+    app: Any, *, host: str, port: int, certificate: Path | None = None, key: Path | None = None
+) -> uvicorn.Config:
+    """Return the configuration of a server for ``app``; with a certificate and its key it speaks TLS."""
     return uvicorn.Config(
-        app, host=host, port=port, log_level=log_level, log_config=None, access_log=False, http=_Protocol,
+        app, host=host, port=port, log_level="warning", log_config=None, access_log=False,
+        ssl_certfile=certificate, ssl_keyfile=key, http=_Protocol,
         ws="websockets-sansio", ws_per_message_deflate=False, ws_max_size=1 << 24, backlog=4096, loop="uvloop",
         server_header=False, date_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=int(_GRACE),
         lifespan="on",
