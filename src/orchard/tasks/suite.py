@@ -91,13 +91,15 @@ def _command(suite: Suite, report: str, canary: str) -> list[str]:
     """
     options = ["-o", "junit_family=xunit1", f"--junitxml={report}", "--rootdir=.", "--maxfail=0", "--tb=short"]
     options += ["--continue-on-collection-errors", "--color=no", "-q"]
-    return [suite.python, "-I", "-B", "-m", "pytest", *options, *suite.run, canary]
+    # Named beside its own folder, pytest would run it in place of the folder.
+    alone = not any(canary.startswith(f"{root}/") for root in suite.run)
+    return [suite.python, "-I", "-B", "-m", "pytest", *options, *suite.run, *([canary] if alone else [])]
 
 
 def _canary_path(suite: Suite, token: str) -> str:
     first = PurePosixPath(suite.run[0])
     folder = first.parent if first.suffix == ".py" else first
-    return (folder / f"test_zz_{token}.py").as_posix()
+    return (folder / f"test_zz_{token}_test.py").as_posix()
 
 
 async def _read(box: Sandbox, report: str) -> bytes:
