@@ -75,28 +75,62 @@ func snapshot() map[int]process {
 	return table
 }
 
-// below lists the living descendants of root, where prune stops the descent.
-func below(table map[int]process, root int, prune func(pid int) bool) []int {
-	children := map[int][]int{}
-	for pid, p := range table {
-		children[p.parent] = append(children[p.parent], pid)
+// below lists the living descendants of root with their lines of the process table.
+// Those for whom prune is true are left out with all that is below them.
+func below(root int, prune func(pid int) bool) map[int]process {
+	children := listedChildren
+	if _, err := os.Stat("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children"); err != nil {
+		children = tableChildren(snapshot()) // a kernel without CONFIG_PROC_CHILDREN
 	}
-	var out []int
+	found := map[int]process{}
 	queue := []int{root}
 	for len(queue) > 0 {
-		next := children[queue[0]]
+		next := children(queue[0])
 		queue = queue[1:]
 		for _, pid := range next {
-			if prune != nil && prune(pid) {
+			if _, known := found[pid]; known || prune != nil && prune(pid) {
 				continue
 			}
-			queue = append(queue, pid)
-			if !table[pid].dead() {
-				out = append(out, pid)
+			if p, ok := readProcess(pid); ok && !p.dead() {
+				found[pid] = p
+				queue = append(queue, pid)
+			}
+		}
+	}
+	return found
+}
+
+// listedChildren asks the kernel for the children of each thread of pid.
+func listedChildren(pid int) []int {
+	folder := "/proc/" + strconv.Itoa(pid) + "/task/"
+	dir, err := os.Open(folder)
+	if err != nil {
+		return nil
+	}
+	threads, _ := dir.Readdirnames(-1)
+	dir.Close()
+	var out []int
+	for _, thread := range threads {
+		text, err := os.ReadFile(folder + thread + "/children")
+		if err != nil {
+			continue
+		}
+		for _, field := range strings.Fields(string(text)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				out = append(out, child)
 			}
 		}
 	}
 	return out
+}
+
+// tableChildren finds children in a snapshot of the whole process table.
+func tableChildren(table map[int]process) func(pid int) []int {
+	children := map[int][]int{}
+	for pid, p := range table {
+		children[p.parent] = append(children[p.parent], pid)
+	}
+	return func(pid int) []int { return children[pid] }
 }
 
 // signalExact signals pid only if it still is the process of the snapshot.

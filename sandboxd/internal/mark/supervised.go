@@ -108,31 +108,27 @@ func (t *supervised) Signal(s syscall.Signal) error {
 		return syscall.ESRCH
 	default:
 	}
-	table, pids := t.list()
-	for _, pid := range pids {
-		if pid == t.pid {
-			signalExact(pid, table[pid], s)
-			return nil
-		}
+	main, ok := t.list()[t.pid]
+	if !ok {
+		return syscall.ESRCH
 	}
-	return syscall.ESRCH
+	signalExact(t.pid, main, s)
+	return nil
 }
 
 // list finds the tree: all below the supervisor, as long as that lives.
-func (t *supervised) list() (map[int]process, []int) {
+func (t *supervised) list() map[int]process {
 	select {
 	case <-t.child.Done:
-		return nil, nil
+		return nil
 	default:
+		return below(t.child.PID, nil)
 	}
-	table := snapshot()
-	return table, below(table, t.child.PID, nil)
 }
 
 func (t *supervised) SignalAll(s syscall.Signal) {
-	table, pids := t.list()
-	for _, pid := range pids {
-		signalExact(pid, table[pid], s)
+	for pid, p := range t.list() {
+		signalExact(pid, p, s)
 	}
 }
 

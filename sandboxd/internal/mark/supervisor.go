@@ -18,31 +18,25 @@ import (
 // Supervisors starts every command below a supervisor process of its own.
 type Supervisors struct {
 	reaper *reap.Reaper
-	binary int // our own executable, open
 	own    dirfd.Dir
 
 	mu   sync.Mutex
 	live map[int]*supervised // by the supervisor's pid
 }
 
-// NewSupervisors opens our own executable, for it may have no name inside the sandbox.
+// executable is ourselves, even where our file has no name inside the sandbox.
+const executable = "/proc/self/exe"
+
+// NewSupervisors checks that we can be executed again.
 func NewSupervisors(reaper *reap.Reaper) (*Supervisors, error) {
-	fd, err := syscall.Open("/proc/self/exe", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("opening our own executable (is /proc mounted?): %w", err)
+	if _, err := os.Stat(executable); err != nil {
+		return nil, fmt.Errorf("our own executable cannot be found (is /proc mounted?): %w", err)
 	}
-	// Beyond every number that a child's own files may take before it executes this one.
-	high, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 256)
-	_ = syscall.Close(fd)
-	if errno != 0 {
-		return nil, fmt.Errorf("keeping our own executable: %w", errno)
-	}
-	fd = int(high)
 	own, err := dirfd.Open("/sys/fs/cgroup")
 	if err != nil {
 		own = dirfd.Dir{FD: -1}
 	}
-	return &Supervisors{reaper: reaper, binary: fd, own: own, live: map[int]*supervised{}}, nil
+	return &Supervisors{reaper: reaper, own: own, live: map[int]*supervised{}}, nil
 }
 
 // Kind is "supervisor".
@@ -70,7 +64,7 @@ func (m *Supervisors) Start(c *Command) (Tree, error) {
 		files = append(files, uintptr(fd))
 	}
 	child, err := m.reaper.Start(func() (int, error) {
-		return syscall.ForkExec(fmt.Sprintf("/proc/self/fd/%d", m.binary), []string{"sandboxd", "supervise"},
+		return syscall.ForkExec(executable, []string{"sandboxd", "supervise"},
 			&syscall.ProcAttr{Dir: "/", Env: []string{"GOMAXPROCS=1", "GOGC=off"}, Files: files,
 				Sys: &syscall.SysProcAttr{Setsid: true}})
 	})
@@ -88,44 +82,38 @@ func (m *Supervisors) Start(c *Command) (Tree, error) {
 
 // strays kills what fell to us because its supervisor died, until nothing is left.
 func (m *Supervisors) strays() {
-	killTree(func() (map[int]process, []int) {
-		table := snapshot()
-		return table, below(table, os.Getpid(), m.reaper.Is)
-	})
+	killTree(func() map[int]process { return below(os.Getpid(), m.reaper.Is) })
 }
 
 // KillAll kills every tree, supervisors included.
 func (m *Supervisors) KillAll() {
-	killTree(func() (map[int]process, []int) {
-		table := snapshot()
-		return table, below(table, os.Getpid(), nil)
-	})
+	killTree(func() map[int]process { return below(os.Getpid(), nil) })
 }
 
 // killTree stops all, kills all, and repeats until list finds nobody.
-func killTree(list func() (map[int]process, []int)) bool {
+func killTree(list func() map[int]process) bool {
 	deadline := time.Now().Add(killBudget)
 	stopped := map[int]uint64{}
 	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
-		table, pids := list()
+		found := list()
 		fresh := false
-		for _, pid := range pids {
-			if stopped[pid] != table[pid].started {
-				stopped[pid] = table[pid].started
+		for pid, p := range found {
+			if stopped[pid] != p.started {
+				stopped[pid] = p.started
 				fresh = true
-				signalExact(pid, table[pid], syscall.SIGSTOP)
+				signalExact(pid, p, syscall.SIGSTOP)
 			}
 		}
 		switch {
-		case len(pids) == 0:
+		case len(found) == 0:
 			return true
-		case fresh: // a process that forked before it stopped has children we have not seen
-			continue
 		case time.Now().After(deadline):
 			return false
+		case fresh: // a process that forked before it stopped has children we have not seen
+			continue
 		}
-		for _, pid := range pids {
-			signalExact(pid, table[pid], syscall.SIGKILL)
+		for pid, p := range found {
+			signalExact(pid, p, syscall.SIGKILL)
 		}
 		time.Sleep(pause)
 	}
