@@ -222,6 +222,13 @@ func TestOwnersOfNewThings(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
+	b.must(os.Mkdir(b.path("w/shared"), 0o755))
+	b.must(os.Chown(b.path("w/shared"), 0, 50))
+	b.must(os.Chmod(b.path("w/shared"), os.ModeSetgid|0o775))
+	b.ok("PUT", "files", "", "path", "shared/d/f")
+	if d, f := mode(t, b.path("w/shared/d")), mode(t, b.path("w/shared/d/f")); d != "2755 1234:50" || f != "0644 1234:50" {
+		t.Errorf("in a set-gid folder: %s, %s", d, f)
+	}
 	b.ok("POST", "files/chmod", "", "path", "a", "user", "0:0")
 	b.ok("POST", "files/mkdir", "", "path", "r", "user", "77")
 	if a, r := mode(t, b.path("w/a")), mode(t, b.path("w/r")); a != "0644 0:0" || r != "0755 77:0" {

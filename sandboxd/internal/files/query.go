@@ -85,7 +85,8 @@ func (q query) count(field string, missing, low int64) (int64, error) {
 // owner is whom something made belongs to.
 type owner struct {
 	uid, gid int
-	named    bool // the request named him
+	named    bool // by the request, so that it fails where he cannot be given it
+	exact    bool // the group too, whatever a set-gid folder says
 }
 
 // owner resolves the request's user, or else the configured one.
@@ -99,13 +100,16 @@ func (h *Handler) owner(q query) (owner, error) {
 	if err != nil {
 		return owner{}, wire.Invalid("user", err.Error())
 	}
-	return owner{int(id.UID), int(id.GID), named}, nil
+	return owner{int(id.UID), int(id.GID), named, named}, nil
 }
 
 // give makes fd belong to o. Without the right to give files away they stay ours, as
 // the commands then are, unless the request named an owner.
 func (o owner) give(fd int) error {
 	st, err := rootfs.Fstat(fd)
+	if err == nil && !o.exact && int(st.Gid) != os.Getegid() { // a set-gid folder gave it its own group
+		o.gid = int(st.Gid)
+	}
 	if err != nil || (int(st.Uid) == o.uid && int(st.Gid) == o.gid) {
 		return err
 	}

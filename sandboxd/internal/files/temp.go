@@ -58,8 +58,12 @@ func (h *Handler) isTemp(name string) bool {
 	return ours
 }
 
-// commit puts the file in place of base, at once and whole.
+// commit closes the file and puts it in place of base, at once and whole. Some file
+// systems tell only on closing that there was no room.
 func (t *temp) commit(base string) error {
+	if err := t.File.Close(); err != nil {
+		return err
+	}
 	if err := rootfs.Renameat(t.dir, t.name, t.dir, base); err != nil {
 		return err
 	}

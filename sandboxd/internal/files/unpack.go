@@ -171,7 +171,7 @@ func (u *unpacker) parent(name string) (int, error) {
 // ownerOf is whom an entry is given.
 func (u *unpacker) ownerOf(header *tar.Header) owner {
 	if u.restore {
-		return owner{header.Uid, header.Gid, true}
+		return owner{header.Uid, header.Gid, true, true}
 	}
 	return u.owner
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"path"
 	"strings"
 	"syscall"
@@ -138,7 +139,7 @@ func (p *putRequest) inherit(st *syscall.Stat_t) {
 		p.mode = &mode
 	}
 	if !p.owner.named {
-		p.owner = owner{uid: int(st.Uid), gid: int(st.Gid)}
+		p.owner = owner{uid: int(st.Uid), gid: int(st.Gid), exact: true}
 	}
 }
 
@@ -159,8 +160,14 @@ func (t *temp) place(base string) error {
 	return err
 }
 
-// overwrite puts the content of t into the file base itself.
+// overwrite puts the content of t, which is closed, into the file base itself.
 func overwrite(t *temp, base string) error {
+	source, err := rootfs.Openat(t.dir, t.name, syscall.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	from := os.NewFile(uintptr(source), t.name)
+	defer from.Close()
 	fd, err := rootfs.Openat(t.dir, base, syscall.O_WRONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	if err != nil {
 		return err
@@ -173,11 +180,10 @@ func overwrite(t *temp, base string) error {
 	if err := f.Truncate(0); err != nil {
 		return err
 	}
-	if _, err := t.Seek(0, io.SeekStart); err != nil {
+	if _, err := io.Copy(f, from); err != nil {
 		return err
 	}
-	_, err = io.Copy(f, t.File)
-	return err
+	return f.Close()
 }
 
 // makeParents makes the folders above name.
@@ -229,5 +235,9 @@ func makeDir(dir int, name string, mode uint32, o owner) error {
 	if err := o.give(fd); err != nil {
 		return err
 	}
-	return rootfs.Chmod(fd, mode)
+	st, err := rootfs.Fstat(fd)
+	if err != nil {
+		return err
+	}
+	return rootfs.Chmod(fd, mode|st.Mode&syscall.S_ISGID) // as the folder above has it
 }

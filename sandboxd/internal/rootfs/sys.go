@@ -27,8 +27,7 @@ const (
 	resolveBeneath      = 0x08
 	resolveInRoot       = 0x10
 
-	renameNoreplace = 1
-	procSuperMagic  = 0x9fa0
+	procSuperMagic = 0x9fa0
 )
 
 // raw makes a system call that takes a path, again after each interruption.
@@ -101,21 +100,21 @@ func Unlinkat(dir int, name string, folder bool) error {
 
 // Renameat moves a name, replacing what stands at the new one.
 func Renameat(fromDir int, from string, toDir int, to string) error {
-	return twoPaths(sysRenameat2, fromDir, from, toDir, to, 0)
+	return twoPaths(syscall.SYS_RENAMEAT, fromDir, from, toDir, to)
 }
 
 // Linkat gives the file at from a second name; a symlink is linked itself, not followed.
 func Linkat(fromDir int, from string, toDir int, to string) error {
-	return twoPaths(syscall.SYS_LINKAT, fromDir, from, toDir, to, 0)
+	return twoPaths(syscall.SYS_LINKAT, fromDir, from, toDir, to)
 }
 
 //go:uintptrescapes
-func twoPaths(trap uintptr, fromDir int, from string, toDir int, to string, flags uintptr) error {
+func twoPaths(trap uintptr, fromDir int, from string, toDir int, to string) error {
 	p, err := syscall.BytePtrFromString(to)
 	if err != nil {
 		return syscall.EINVAL
 	}
-	_, err = raw(trap, fromDir, from, uintptr(toDir), uintptr(unsafe.Pointer(p)), flags)
+	_, err = raw(trap, fromDir, from, uintptr(toDir), uintptr(unsafe.Pointer(p)))
 	return err
 }
 

@@ -2,7 +2,4 @@ package rootfs
 
 import "syscall"
 
-const (
-	sysFstatat   = syscall.SYS_NEWFSTATAT
-	sysRenameat2 = 316
-)
+const sysFstatat = syscall.SYS_NEWFSTATAT

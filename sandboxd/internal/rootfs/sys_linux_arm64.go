@@ -2,7 +2,4 @@ package rootfs
 
 import "syscall"
 
-const (
-	sysFstatat   = syscall.SYS_FSTATAT
-	sysRenameat2 = 276
-)
+const sysFstatat = syscall.SYS_FSTATAT

@@ -1,0 +1,93 @@
+package files
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestExclude(t *testing.T) {
+	b := newBox(t, "")
+	b.zoo()
+	names := func(args ...string) string {
+		var out []string
+		for _, e := range b.ok("GET", "manifest", "", append(args, "path", "zoo")...).lines(t) {
+			out = append(out, e["path"].(string))
+		}
+		return strings.Join(out, " ")
+	}
+	all := names()
+	for want, patterns := range map[string][]string{
+		strings.Replace(all, " a.pyc", "", 1):                                            {"exclude", "*.pyc"},
+		strings.Replace(all, " sub/deep sub/deep/y", "", 1):                              {"exclude", "deep"},
+		strings.Replace(all, " sub/deep/y", "", 1):                                       {"exclude", "/sub/deep/y"},
+		strings.Replace(all, " sub/x", "", 1):                                            {"exclude", "sub/x"},
+		strings.Replace(strings.Replace(all, " up", "", 1), ".hidden a a-b", "a a-b", 1): {"exclude", "up", "exclude", ".h?dden"},
+		all: {"exclude", "x/y", "exclude", "/deep", "exclude", "su"},
+	} {
+		if got := names(patterns...); got != want {
+			t.Errorf("%v: %s\nwant %s", patterns, got, want)
+		}
+	}
+	got := b.ok("GET", "tree", "", "path", "zoo", "exclude", "[a-z]*", "exclude", ".hidden/")
+	if _, err := tar.NewReader(strings.NewReader(got.body)).Next(); !errors.Is(err, io.EOF) {
+		t.Errorf("not empty: %v", err)
+	}
+	b.refused(b.do("GET", "tree", "", "path", "zoo", "exclude", "[a"), 400, "invalid_argument")
+}
+
+func TestManifest(t *testing.T) {
+	b := newBox(t, "")
+	b.zoo()
+	b.put("w/zoo/big", string(noise(3<<20)))
+	b.put("w/zoo/\xff", "raw")
+	lines := b.ok("GET", "manifest", "", "path", "zoo").lines(t)
+	var paths []string
+	for _, e := range lines {
+		path := decoded(t, e, "path")
+		paths = append(paths, path)
+		switch e["type"] {
+		case "file":
+			if e["sha256"] != sum([]byte(b.get("w/zoo/"+path))) {
+				t.Errorf("%v", e)
+			}
+		case "symlink":
+			if target, _ := os.Readlink(b.path("w/zoo/" + path)); e["target"] != target || e["sha256"] != nil {
+				t.Errorf("%v", e)
+			}
+		case "other":
+			if path != "fifo" && path != "sub/socket" {
+				t.Errorf("%v", e)
+			}
+		}
+	}
+	if !sort.StringsAreSorted(paths) || len(paths) != 18 {
+		t.Errorf("%q", paths)
+	}
+	start := time.Now()
+	for i := 0; i < 3000; i++ {
+		b.put(fmt.Sprintf("w/zoo/sub/%d", i), "x")
+	}
+	gone := make(chan struct{})
+	go func() { // changes during the walk are borne
+		defer close(gone)
+		for i := 0; i < 3000; i++ {
+			_ = os.Remove(b.path(fmt.Sprintf("w/zoo/sub/%d", (i*7919)%3000)))
+		}
+	}()
+	for i := 0; i < 5; i++ {
+		b.ok("GET", "manifest", "", "path", "zoo").lines(t)
+		b.ok("GET", "tree", "", "path", "zoo")
+		b.ok("GET", "files/list", "", "path", "zoo", "recursive", "1").lines(t)
+	}
+	<-gone
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
