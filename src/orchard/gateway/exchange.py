@@ -58,7 +58,7 @@ class Exchange:
         recorder.calls += 1
         self._tools_hash = tools_digest(chat.tools)
         self._purpose = "side" if recorder.tools_on_disk and not chat.tools else "agent"
-        self._placed = recorder.tree.place(chat.messages, self._tools_hash)
+        self._placed: Placement | None = recorder.tree.place(chat.messages, self._tools_hash)
         self._times = CallTimes(received=datetime.now(UTC))
         self._task: asyncio.Task[None] | None = None
 
@@ -132,7 +132,7 @@ class Exchange:
         # No await from here on: the budget counts the call as running or as answered, never as both or neither.
         self._count(record, error)
         when_over()
-        self.chat = None
+        self.chat = self._placed = None  # a long session would else hold every prompt once more
         self.final, self.error = final, error
         self._notify()
 
@@ -171,7 +171,8 @@ class Exchange:
         recorder = self._session.recorder
         if self._tools_hash is not None:
             recorder.tools_on_disk.add(self._tools_hash)
-        recorder.tree.add(self.id, self._chat.messages, final.message if final else None, self._tools_hash)
+        assert self._placed is not None
+        recorder.tree.add(self.id, self._placed, final.message if final else None, self._tools_hash)
 
     def _count(self, record: CallRecord, error: OrchardError | None) -> None:
         state = self._session.state
@@ -187,6 +188,7 @@ class Exchange:
 
     def _call_record(self, final: Final | None, error: OrchardError | None) -> CallRecord:
         session, placed = self._session, self._placed
+        assert placed is not None
         return CallRecord(
             id=self.id, session=session.id, index=self._index, purpose=self._purpose, dialect=dialect.NAME,
             streamed=self.streamed, engine=session.engine.name, times=self._times, response_id=self.response_id,

@@ -7,10 +7,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from orchard.trajectories.messages import Message, keys, reasoning_of
+from orchard.trajectories.messages import Mark, Message, mark, rank_keys
 
 _DIGEST = 16
 """Bytes of a message's digest; only digests stay in memory, for as long as the session is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One message of a conversation, as the tree knows it."""
+
+    raw: bytes
+    key: bytes
+    reasoning: str
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,8 @@ class Placement:
     kept_messages: int
     edits: dict[int, Message]
     messages: list[Message]
+    trail: list[_Step]
+    """The prompt as ``CallTree.add`` takes it."""
 
 
 @dataclass(frozen=True)
@@ -69,36 +80,47 @@ class CallTree:
 
     def __init__(self) -> None:
         self._root = _Node()
+        self._marks: dict[bytes, Mark] = {}
 
     def place(self, messages: list[Message], tools_hash: str | None) -> Placement:
         """Find the recorded conversation of which ``messages`` keeps the most."""
+        trail = self._trail(messages)
         node, kept = self._root, 0
-        for message, key in zip(messages, keys(messages), strict=True):
-            following = node.child(key, reasoning_of(message))
+        for step in trail:
+            following = node.child(step.key, step.reasoning)
             if following is None:
                 break
             node, kept = following, kept + 1
         if kept == 0 or node.first is None:
-            return Placement(None, "root", 0, {}, messages)
-        raw = [_form(message) for message in messages[:kept]]
-        parent = _owner(node, raw[-1])
+            return Placement(None, "root", 0, {}, messages, trail)
+        parent = _owner(node, trail[kept - 1].raw)
         extends = node.answers and parent.tools_hash == tools_hash
-        edits = {at: messages[at] for at in range(kept) if raw[at] != parent.form(at)}
-        return Placement(parent.id, "extends" if extends else "forked", kept, edits, messages[kept:])
+        edits = {at: messages[at] for at in range(kept) if trail[at].raw != parent.form(at)}
+        return Placement(parent.id, "extends" if extends else "forked", kept, edits, messages[kept:], trail)
 
-    def add(self, call_id: str, messages: list[Message], answer: Message | None, tools_hash: str | None) -> None:
+    def add(self, call_id: str, placed: Placement, answer: Message | None, tools_hash: str | None) -> None:
         """Remember a call that is durable, with its answer if it has a whole one."""
-        conversation = messages if answer is None else [*messages, answer]
-        known = _Known(call_id, b"".join(_form(message) for message in conversation), tools_hash)
+        trail = placed.trail if answer is None else [*placed.trail, *self._trail([answer])]
+        known = _Known(call_id, b"".join(step.raw for step in trail), tools_hash)
         node = self._root
-        for message, key in zip(conversation, keys(conversation), strict=True):
-            reasoning = reasoning_of(message)
-            following = node.child(key, reasoning)
+        for step in trail:
+            following = node.child(step.key, step.reasoning)
             if following is None:
-                following = node.children.setdefault(key, {})[reasoning] = _Node(known)
+                following = node.children.setdefault(step.key, {})[step.reasoning] = _Node(known)
             node = following
         if answer is not None:
             node.answers.append(known)
+
+    def _trail(self, messages: list[Message]) -> list[_Step]:
+        """Histories come back whole with each call: what was seen before in this very form is not looked into again."""
+        raws = [_form(message) for message in messages]
+        marks: list[Mark] = []
+        for raw, message in zip(raws, messages, strict=True):
+            if raw not in self._marks:
+                self._marks[raw] = mark(message)
+            marks.append(self._marks[raw])
+        steps = zip(raws, rank_keys(marks), marks, strict=True)
+        return [_Step(raw, key, one.reasoning) for raw, key, one in steps]
 
 
 def _form(message: Message) -> bytes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, cast
 
 Message = dict[str, Any]
@@ -29,31 +30,62 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
     return ""
 
 
-def normal_forms(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """Return what counts of each message; reasoning is left out (see ``reasoning_of``).
+@dataclass(frozen=True)
+class Mark:
+    """What of one message decides whether it is the same as another."""
+
+    digest: bytes
+    """Of its normal form, ids left out."""
+    calls: tuple[str, ...]
+    """Ids of the tool calls that it makes."""
+    answers: str | None
+    """Id of the tool call that it answers."""
+    reasoning: str
+    """Counts only where both messages have some."""
+
+
+def mark(message: Mapping[str, Any]) -> Mark:
+    """Return the mark of a message."""
+    answers = message.get("tool_call_id")
+    return Mark(
+        digest=hashlib.blake2b(_text(_form(message)).encode(), digest_size=16).digest(),
+        calls=tuple(str(call.get("id")) for call in _dicts(message.get("tool_calls"))),
+        answers=None if answers is None else str(answers),
+        reasoning=reasoning_of(message),
+    )
+
+
+def rank_keys(marks: Iterable[Mark]) -> list[bytes]:
+    """Return one key for each message: equal for messages that are the same.
 
     Ids of tool calls become their rank in the conversation, so that answers stay joined to their calls under any names.
     """
-    ranks: dict[str, int] = {}
-    count = 0
-    forms: list[Message] = []
-    for message in messages:
-        form = _form(message)
-        calls = _dicts(message.get("tool_calls"))
-        if calls:
-            form["tool_calls"] = [_call_form(call) for call in calls]
-            for call in calls:
-                ranks[str(call.get("id"))] = count
-                count += 1
-        if "tool_call_id" in message:
-            form["tool_call_id"] = ranks.get(str(message["tool_call_id"]), -1)
-        forms.append(form)
-    return forms
+    return [one.digest if rank is None else one.digest + rank.to_bytes(4, signed=True) for one, rank in _ranked(marks)]
 
 
 def keys(messages: Iterable[Mapping[str, Any]]) -> list[bytes]:
-    """Return one digest for each message: equal for messages that are the same."""
-    return [_digest(form) for form in normal_forms(messages)]
+    """Return the keys of a conversation."""
+    return rank_keys(mark(message) for message in messages)
+
+
+def normal_forms(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """Return what counts of each message, but for its reasoning."""
+    whole = list(messages)
+    ranks = [rank for _, rank in _ranked(mark(message) for message in whole)]
+    return [
+        _form(message) if rank is None else {**_form(message), "tool_call_id": rank}
+        for message, rank in zip(whole, ranks, strict=True)
+    ]
+
+
+def _ranked(marks: Iterable[Mark]) -> Iterator[tuple[Mark, int | None]]:
+    ranks: dict[str, int] = {}
+    count = 0
+    for one in marks:
+        for call in one.calls:
+            ranks[call] = count
+            count += 1
+        yield one, None if one.answers is None else ranks.get(one.answers, -1)
 
 
 def first_difference(recorded: Sequence[Mapping[str, Any]], given: Sequence[Mapping[str, Any]]) -> str | None:
@@ -86,6 +118,9 @@ def _form(message: Mapping[str, Any]) -> Message:
     content = _content_form(message.get("content"))
     if content:
         form["content"] = content
+    calls = _dicts(message.get("tool_calls"))
+    if calls:
+        form["tool_calls"] = [_call_form(call) for call in calls]
     return form
 
 
@@ -135,10 +170,6 @@ def _dicts(value: Any) -> list[Message]:
     if not isinstance(value, list):
         return []
     return [cast("Message", item) for item in cast("list[Any]", value) if isinstance(item, dict)]
-
-
-def _digest(form: Message) -> bytes:
-    return hashlib.blake2b(_text(form).encode(), digest_size=16).digest()
 
 
 def _text(form: object) -> str:

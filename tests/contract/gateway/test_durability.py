@@ -225,6 +225,29 @@ async def test_a_cut_stream_is_recorded_with_what_had_arrived(store: Store, http
     assert store.session(session.id).branches() == []
 
 
+async def test_a_stream_that_is_being_cut_is_sampled_anew(store: Store, http: aiohttp.ClientSession) -> None:
+    class Stubborn(Counting):
+        """Takes a while to stop."""
+
+        async def complete(self, request: EngineRequest) -> AsyncGenerator[Delta | Final]:
+            async for part in super().complete(request):
+                yield part
+                try:
+                    await asyncio.sleep(30 if self.calls == 1 else 0)
+                finally:
+                    await asyncio.shield(asyncio.sleep(0.3 if self.calls == 1 else 0))
+
+    async with Gateway(store, {"s": Stubborn()}) as gateway:
+        session = await gateway.open_session()
+        await send_and_go(session, BODY | {"stream": True}, read=200)
+        async with http.post(session.url + "/v1/chat/completions", json=BODY | {"stream": True}, headers=RETRY) as got:
+            text = await got.text()
+        assert '"2"' in text
+        assert text.endswith("data: [DONE]\n\n")
+        await until(lambda: session.state.aborted)
+    assert [c.status for c in store.session(session.id).calls] == ["aborted", "ok"]
+
+
 _SERVE = """
 import asyncio, sys
 from pathlib import Path

@@ -35,7 +35,7 @@ class Recorded:
             status="ok" if answer else "aborted",
         )  # fmt: skip
         self.lines.append(dump(record))
-        self.tree.add(record.id, prompt, answer, tools_digest(tools or []))
+        self.tree.add(record.id, placed, answer, tools_digest(tools or []))
         self.served[record.id] = deepcopy((prompt, answer))
         return record
 

@@ -1,1 +1,17 @@
-"""Engines: what samples, one file each."""
+"""Engines: what samples, one file each, and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from orchard.gateway.engine import Engine
+from orchard.gateway.engines.openai import OpenAIEngine
+from orchard.gateway.engines.replay import ReplayEngine
+from orchard.gateway.engines.script import ScriptEngine
+
+ENGINES: Mapping[str, Callable[..., Engine]] = {
+    "openai": OpenAIEngine,
+    "replay": ReplayEngine,
+    "script": ScriptEngine,
+}
+"""By the name under which the record says who answered."""
