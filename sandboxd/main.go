@@ -34,7 +34,7 @@ func main() {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "supervise":
-			os.Exit(mark.Supervise())
+			syscall.Exit(mark.Supervise())
 		case "--version", "version":
 			fmt.Printf("sandboxd %s wire %s\n", version, wire.Version)
 			return

@@ -16,6 +16,7 @@ type process struct {
 	parent  int
 	state   byte
 	started uint64 // clock ticks since boot: with the pid it names one process for good
+	threads int
 	ticks   uint64 // CPU used, dead and waited-for children included
 }
 
@@ -43,6 +44,7 @@ func parseStat(text []byte) (process, bool) {
 		return process{}, false
 	}
 	p := process{parent: parent, state: fields[0][0]}
+	p.threads, _ = strconv.Atoi(fields[17])
 	p.started, _ = strconv.ParseUint(fields[19], 10, 64)
 	for _, field := range fields[11:15] {
 		n, _ := strconv.ParseUint(field, 10, 64)
@@ -51,8 +53,9 @@ func parseStat(text []byte) (process, bool) {
 	return p, true
 }
 
-// dead tells whether only the entry is left.
-func (p process) dead() bool { return p.state == 'Z' || p.state == 'X' }
+// dead tells whether only the entry is left. A process whose first thread has ended while
+// others run looks like a zombie but is none.
+func (p process) dead() bool { return (p.state == 'Z' || p.state == 'X') && p.threads <= 1 }
 
 // snapshot reads the whole process table of our pid namespace.
 func snapshot() map[int]process {
