@@ -21,6 +21,7 @@ class SourceFile:
 Tree = Mapping[str, SourceFile]
 """Path relative to the top, with ``/`` -> file."""
 
+_MTIME = 946_684_800  # 2000-01-01: tools that zip refuse times before 1980
 _TEST_FOLDERS = frozenset({"tests", "test"})
 _NOT_SUITES = frozenset({"examples", "example", "docs", "doc", "benchmarks", "benchmark"})
 _TEST_FILE = re.compile(r"(test_.*|.*_test|conftest)\.py")
@@ -73,6 +74,7 @@ def as_tar(tree: Tree, prefix: str = "") -> bytes:
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(tree):
             entry = tarfile.TarInfo(f"{prefix}{path}")
-            entry.size, entry.mode = len(tree[path].data), 0o755 if tree[path].executable else 0o644
+            entry.size, entry.mtime = len(tree[path].data), _MTIME
+            entry.mode = 0o755 if tree[path].executable else 0o644
             archive.addfile(entry, io.BytesIO(tree[path].data))
     return buffer.getvalue()

@@ -60,5 +60,5 @@ def test_the_frame_says_where_and_how_and_gives_nothing_away() -> None:
     (pair,) = pairs.read("xmltodict@0.14.1..0.14.2")
     text = instruction.of(pair, "* Revert the thing\n\n  * because", "/testbed")
     assert "    * Revert the thing\n\n      * because\n" in text
-    assert all(word in text for word in ("/testbed", "xmltodict", "0.14.1", "tests\nthat you do not see", "no network"))
+    assert all(word in text for word in ("/testbed", "xmltodict", "0.14.1", "tests that you do not see", "no network"))
     assert "0.14.2" not in text

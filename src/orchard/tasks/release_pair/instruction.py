@@ -13,8 +13,9 @@ The project's notes on what changed afterwards say:
 {changes}
 
 In this copy none of that is done yet. Change the library's code in {workdir} so that it behaves as these notes
-describe, without breaking what works. Do not change the tests or the settings of pytest: your work is judged by tests
-that you do not see, and by the present ones that pass. `python -m pytest` runs the present ones. There is no network.
+describe, without breaking what they leave alone. Your work is judged by tests that you do not see: the project's own
+for what changed, and the present ones that still apply. Changes to tests or to settings of pytest do not count.
+`python -m pytest` runs the present tests. There is no network.
 """
 
 
