@@ -91,6 +91,8 @@ async def run(
         missing = [tool for tool in check.tools if tool not in tools]
         if reason is not None:
             outcome = Outcome(check.line, check.claim, "excepted", reason)
+        elif check.feature == "service" and context.service_url is None:
+            outcome = Outcome(check.line, check.claim, "not applicable", "the backend is no service")
         elif missing:
             outcome = Outcome(check.line, check.claim, "not applicable", f"the image has no {', '.join(missing)}")
         else:
