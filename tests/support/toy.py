@@ -1,6 +1,6 @@
 """A task that takes no time, for what the rollout engine does with tasks; also a program that runs many of them.
 
-``python toy.py FOLDER HOME COUNT`` runs COUNT tasks under the bash loop on the local backend whose home is HOME.
+``python toy.py FOLDER HOME COUNT SECONDS`` runs COUNT tasks of SECONDS each on the local backend whose home is HOME.
 """
 
 from __future__ import annotations
@@ -98,12 +98,16 @@ def tell(event: Event) -> None:
     sys.stdout.flush()
 
 
-async def main(folder: Path, home: Path, count: int) -> None:
+async def main(folder: Path, home: Path, count: int, seconds: float) -> None:
     register()
-    async with Orchard(backend=LocalBackend(LocalSettings(home=home))) as orchard:
-        slow = scripted("slow", "echo mended > note", "sleep 0.5")
-        await evaluate(plan(folder, count, slow), orchard, tell)
+    backend = LocalBackend(LocalSettings(home=home))
+    try:
+        async with Orchard(backend=backend) as orchard:
+            slow = scripted("slow", "echo mended > note", f"sleep {seconds}")
+            await evaluate(plan(folder, count, slow), orchard, tell)
+    finally:
+        await backend.close()
 
 
 if __name__ == "__main__":
-    run_async(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
+    run_async(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))

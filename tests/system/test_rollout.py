@@ -6,15 +6,17 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support import toy
 from tests.support.toy import IDLE, MEND, Flaky, Toy, scripted
+from tests.support.waiting import until
 
-from orchard.core.errors import Unavailable
+from orchard.core.errors import SandboxGone, Unavailable
 from orchard.evals.run import Plan, evaluate
 from orchard.harness.registry import HARNESSES
 from orchard.rollout.folder import read_run
@@ -27,6 +29,7 @@ from orchard.trajectories import RolloutRecord, Trajectory
 
 pytestmark = pytest.mark.root
 TOY = Path(toy.__file__)
+Start = Callable[..., subprocess.Popen[str]]
 ASK = """
 import json, os, sys, urllib.request
 body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": sys.stdin.read()}]}
@@ -166,9 +169,20 @@ async def test_no_more_happens_at_once_than_the_bounds_say(orchard: Orchard, tmp
     assert most == 3, "run + grade rollouts hold a sandbox"
 
 
-def start(folder: Path, home: Path, count: int) -> subprocess.Popen[str]:
-    argv = [sys.executable, str(TOY), str(folder), str(home), str(count)]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def start(local_home: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start the toy program on the test's run; it is dead when the test has ended."""
+    running: list[subprocess.Popen[str]] = []
+
+    def go(count: int, seconds: float = 0.5) -> subprocess.Popen[str]:
+        argv = [sys.executable, str(TOY), str(tmp_path), str(local_home), str(count), str(seconds)]
+        running.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return running[-1]
+
+    yield go
+    for process in running:
+        process.kill()
+        process.communicate()
 
 
 def wait_for_closed(process: subprocess.Popen[str], count: int) -> None:
@@ -180,27 +194,41 @@ def wait_for_closed(process: subprocess.Popen[str], count: int) -> None:
         closed += line.startswith("closed")
 
 
-async def test_kill_9_loses_and_repeats_nothing_and_leaves_nothing(local_home: Path, tmp_path: Path) -> None:
-    first = start(tmp_path, local_home, 8)
-    await asyncio.to_thread(wait_for_closed, first, 3)
-    first.kill()
-    first.communicate()
+async def asleep(orchard: Orchard) -> bool:
+    """Whether an agent is in the middle of its work."""
+    for info in await orchard.list():
+        with suppress(SandboxGone, Unavailable):
+            box = await orchard.attach(info.id)
+            if any(one.running and "sleep" in one.argv[-1] for one in await box.processes()):
+                return True
+    return False
+
+
+async def test_kill_9_loses_and_repeats_nothing_and_leaves_nothing(
+    start: Start, local_home: Path, tmp_path: Path
+) -> None:
+    first = start(6, seconds=1.5)
+    await asyncio.to_thread(wait_for_closed, first, 2)
     backend = LocalBackend(LocalSettings(home=local_home))
-    left = [info.id for info in (await backend.list()).items]
+    async with Orchard(backend=backend) as orchard:
+        await until(lambda: asleep(orchard))
+        first.kill()
+        first.communicate()
+        left = [info.id for info in await orchard.list()]
     assert left, "it was killed in the middle of something"
-    second = start(tmp_path, local_home, 8)
+    second = start(6)
     output, errors = await asyncio.to_thread(second.communicate)
     assert second.returncode == 0, errors
     known = output.count("known")
-    assert 3 <= known < 8
-    assert output.count("closed") == 8 - known
+    assert 2 <= known < 6
+    assert output.count("closed") == 6 - known
     with read_run(tmp_path) as run:
         closings = Counter(record.id for record in run.store.records() if isinstance(record, RolloutRecord))
         tried = {session for record in run.records() for session in record.sessions}
         aborted = {row.session for row in run.store.aborted()}
-    assert len(closings) == 8
+    assert len(closings) == 6
     assert set(closings.values()) == {1}
-    assert len(tried) == 8
+    assert len(tried) == 6
     assert aborted
     assert not aborted & tried
     assert (await backend.list()).items == []
@@ -211,9 +239,9 @@ async def test_kill_9_loses_and_repeats_nothing_and_leaves_nothing(local_home: P
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_an_interrupt_ends_clean_and_can_be_resumed(
-    local_home: Path, tmp_path: Path, number: signal.Signals
+    start: Start, local_home: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    process = start(tmp_path, local_home, 4)
+    process = start(4)
     await asyncio.to_thread(wait_for_closed, process, 1)
     process.send_signal(number)
     await asyncio.to_thread(process.communicate)

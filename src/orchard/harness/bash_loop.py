@@ -6,6 +6,7 @@ The history is append-only: every request extends the one before, so a recorded 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -57,7 +58,8 @@ class BashLoop:
         return VERSION
 
     async def install(self) -> None:
-        """Nothing to install."""
+        """Import the client now, in a thread: it takes a second, in which the event loop would stand still."""
+        await asyncio.to_thread(importlib.import_module, "openai")
 
     async def close(self) -> None:
         """Nothing is kept between runs."""

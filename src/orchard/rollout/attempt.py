@@ -102,8 +102,6 @@ class Attempts:
         with boundary("sandbox"), tried.timed("sandbox"):
             owned = self._orchard.sandbox(task.image, **options, **limits.sandbox())
             box = await owned.__aenter__()
-            if box.info.image_digest is None:  # no image that its changes could be told from later
-                await box.baseline(task.workdir)
         tried.environment |= {"image": task.image, "image_digest": box.info.image_digest, "backend": box.info.backend}
         try:
             yield box
@@ -117,6 +115,9 @@ class Attempts:
         scratch = self._folder.scratch / session.id
         scratch.mkdir()
         try:
+            if box.info.image_digest is None:  # no image that its changes could be told from later
+                with boundary("sandbox"), tried.timed("sandbox"):
+                    await box.baseline(task.workdir)
             async with _reachable(harness, session, box) as base_url:
                 request = HarnessRequest(
                     instruction=task.instruction, box=box, workdir=task.workdir, base_url=base_url,

@@ -57,9 +57,11 @@ def open_run(path: Path) -> Iterator[RunFolder]:
         run_id = _identity(path / "run.json")
         shutil.rmtree(path / "scratch", ignore_errors=True)  # of a process that was killed: the lock is ours now
         (path / "scratch").mkdir()
-        with Store(path / "store") as store:
-            yield RunFolder(path, run_id, store)
-        shutil.rmtree(path / "scratch", ignore_errors=True)
+        try:
+            with Store(path / "store") as store:
+                yield RunFolder(path, run_id, store)
+        finally:
+            shutil.rmtree(path / "scratch", ignore_errors=True)
 
 
 @contextmanager

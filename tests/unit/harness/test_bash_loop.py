@@ -1,16 +1,19 @@
 """The built-in loop over a real sandboxd and a real HTTP server: what the model reads, and how each run ends."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from tests.support.daemon import DaemonBackend
 from tests.support.model_server import SUBMIT, ModelServer, refuse, say
+from tests.support.waiting import until
 
 from orchard.core.errors import InvalidArgument, SandboxGone
 from orchard.harness.endpoint import EndpointFailed
 from orchard.harness.protocol import HarnessRequest, HarnessResult, Stop
 from orchard.harness.registry import create_harness
+from orchard.sandbox import Sandbox
 
 Make = Callable[..., HarnessRequest]
 
@@ -114,12 +117,14 @@ async def test_trouble_of_the_endpoint_is_retried_under_the_retry_header_then_ra
 
 
 async def test_the_sandboxs_end_is_an_error_and_never_shown_to_the_model(
-    request_for: Make, backend: DaemonBackend
+    request_for: Make, backend: DaemonBackend, box: Sandbox
 ) -> None:
-    async with ModelServer([say("", "true"), say("", "kill -9 $PPID; sleep 5"), say("", SUBMIT)]) as server:
-        request = request_for(server.url)
+    async with ModelServer([say("", "true"), say("", "sleep 30"), say("", SUBMIT)]) as server:
+        running = asyncio.create_task(run(request_for(server.url)))
+        await until(lambda: len(server.bodies) == 2)
+        backend.kill(box.id)
         with pytest.raises(SandboxGone):
-            await run(request)
+            await running
     assert len(server.bodies) == 2
 
 
