@@ -85,7 +85,8 @@ func (w *watcher) addTree(dir int, path string, found func(path string)) error {
 		if !isFolder(fd, it) {
 			continue
 		}
-		if err := w.addSub(fd, it.name, path+it.name+"/", found); ignoreVanished(err) != nil && err != syscall.EACCES {
+		err := w.addSub(fd, it.name, path+it.name+"/", found)
+		if ignoreVanished(err) != nil && err != syscall.EACCES && err != syscall.EXDEV {
 			return err
 		}
 	}
@@ -93,7 +94,11 @@ func (w *watcher) addTree(dir int, path string, found func(path string)) error {
 }
 
 func (w *watcher) addSub(dir int, name, path string, found func(path string)) error {
-	sub, err := rootfs.Openat(dir, name, rootfs.OPath|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	st, err := rootfs.Fstat(dir)
+	if err != nil {
+		return err
+	}
+	sub, err := openSub(dir, name, st.Dev)
 	if err != nil {
 		return err
 	}

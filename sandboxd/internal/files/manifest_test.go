@@ -8,6 +8,7 @@ import (
 	"os"
 	"sort"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -90,4 +91,39 @@ func TestManifest(t *testing.T) {
 	if took := time.Since(start); took > 20*time.Second {
 		t.Errorf("took %v", took)
 	}
+}
+
+// A tree that holds /proc has no end, and nothing of anybody's in there.
+func TestWalksStayOutOfProc(t *testing.T) {
+	isRoot(t)
+	b := newBox(t, "")
+	b.must(os.Mkdir(b.path("proc"), 0o755))
+	if err := syscall.Mount("proc", b.path("proc"), "proc", 0, ""); err != nil {
+		t.Skip("cannot mount proc here: ", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(b.path("proc"), syscall.MNT_DETACH) })
+	for _, route := range []string{"manifest", "files/list"} {
+		var below int
+		for _, e := range b.ok("GET", route, "", "path", "/", "recursive", "1").lines(t) {
+			path := strings.TrimPrefix(e["path"].(string), "/")
+			if want := map[bool]any{true: "EXDEV"}[path == "proc"]; e["error"] != want {
+				t.Errorf("%s: %v", route, e)
+			}
+			if strings.HasPrefix(path, "proc/") {
+				below++
+			}
+		}
+		if below > 0 {
+			t.Errorf("%s went %d deep into proc", route, below)
+		}
+	}
+	if got := b.ok("GET", "tree", "", "path", "/"); got.trailer.Get("Orchard-Skipped") != `["proc"]` {
+		t.Errorf("%v", got.trailer)
+	}
+	if got := b.ok("GET", "files/list", "", "path", "/proc/sys/fs", "recursive", "1").lines(t); len(got) < 20 {
+		t.Errorf("only %d below /proc when asked for", len(got))
+	}
+	w := b.watching("path", "/")
+	b.put("w/x", "")
+	w.expect("created /w/x")
 }

@@ -116,8 +116,12 @@ func isFolder(fd int, it item) bool {
 // folder walks the open folder fd, which it closes; rel ends in a slash or is empty.
 func (w *walk) folder(fd int, rel string, depth int) error {
 	defer func() { closeFD(fd) }()
+	here, err := rootfs.Fstat(fd)
+	if err != nil {
+		return err
+	}
 	var steps []step
-	err := w.h.disk.run(func() (err error) { steps, err = w.steps(fd, rel); return err })
+	err = w.h.disk.run(func() (err error) { steps, err = w.steps(fd, rel); return err })
 	if err != nil {
 		return ignoreVanished(err)
 	}
@@ -126,26 +130,26 @@ func (w *walk) folder(fd int, rel string, depth int) error {
 			return err
 		}
 		if !s.into {
-			if err := w.look(fd, rel, s.key); err != nil {
+			if err := w.look(fd, rel, s.key, here.Dev); err != nil {
 				return err
 			}
 			continue
 		}
-		if fd, err = w.descend(fd, rel, s.key, depth); err != nil || fd < 0 {
+		if fd, err = w.descend(fd, rel, s.key, depth, here.Dev); err != nil || fd < 0 {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *walk) look(fd int, rel, name string) error {
+func (w *walk) look(fd int, rel, name string, dev uint64) error {
 	n := &node{rel: rel + name, name: name, dir: fd}
 	err := w.h.disk.run(func() (err error) {
 		n.stat, err = rootfs.Statat(fd, name)
 		if err != nil || !w.deep || kind(&n.stat) != "dir" {
 			return err
 		}
-		sub, failed := rootfs.Openat(fd, name, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+		sub, failed := openSub(fd, name, dev)
 		if failed == nil {
 			closeFD(sub)
 		}
@@ -158,10 +162,27 @@ func (w *walk) look(fd int, rel, name string) error {
 	return w.visit(n)
 }
 
+// openSub opens a folder of the open folder dir, which is on dev. It does not go into
+// proc, sysfs and their like from outside: EXDEV.
+func openSub(dir int, name string, dev uint64) (int, error) {
+	sub, err := rootfs.Openat(dir, name, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return 0, err
+	}
+	st, err := rootfs.Fstat(sub)
+	if err == nil && st.Dev != dev && rootfs.OnKernelFS(sub) {
+		err = syscall.EXDEV
+	}
+	if err != nil {
+		closeFD(sub)
+	}
+	return sub, err
+}
+
 // descend walks the folder that key ("name/") names in fd. It gives fd back, or what
 // fd was opened again as, or -1 if it is gone.
-func (w *walk) descend(fd int, rel, key string, depth int) (int, error) {
-	sub, err := rootfs.Openat(fd, strings.TrimSuffix(key, "/"), syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+func (w *walk) descend(fd int, rel, key string, depth int, dev uint64) (int, error) {
+	sub, err := openSub(fd, strings.TrimSuffix(key, "/"), dev)
 	if err != nil {
 		return fd, nil // gone, or said to be unreadable by look
 	}

@@ -227,7 +227,7 @@ func makeDir(dir int, name string, mode uint32, o owner) error {
 	if err := rootfs.Mkdirat(dir, name, 0o700); err != nil {
 		return err
 	}
-	fd, err := rootfs.Openat(dir, name, rootfs.OPath|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	fd, err := rootfs.Openat(dir, name, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}

@@ -163,6 +163,23 @@ func TestParentFollowsToWhatIsNotThere(t *testing.T) {
 	})
 }
 
+func TestChmodWithoutTheNewCall(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		noFchmodat2.Store(old)
+		_, inside, _ := house(t)
+		fd, err := Openat(atFdcwd, filepath.Join(inside, "etc/secret"), OPath, 0)
+		must(t, err)
+		must(t, Chmod(fd, 0o4711))
+		st, err := Fstat(fd)
+		must(t, err)
+		must(t, syscall.Close(fd))
+		if st.Mode&0o7777 != 0o4711 {
+			t.Errorf("mode %o, old way %v", st.Mode, old)
+		}
+	}
+	noFchmodat2.Store(false)
+}
+
 func TestDescriptorsAreGivenBack(t *testing.T) {
 	ways(t, func(t *testing.T) {
 		root, inside, _ := house(t)

@@ -4,6 +4,7 @@ package rootfs
 
 import (
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -161,10 +162,27 @@ func magic(target string) bool {
 	return strings.HasPrefix(target, "/") || strings.Contains(target, ":")
 }
 
-func onProc(fd int) bool {
+func onProc(fd int) bool { return fsType(fd) == procSuperMagic }
+
+func fsType(fd int) int64 {
 	var fs syscall.Statfs_t
-	return syscall.Fstatfs(fd, &fs) == nil && fs.Type == procSuperMagic
+	if syscall.Fstatfs(fd, &fs) != nil {
+		return 0
+	}
+	return int64(fs.Type) & 0xffffffff
 }
+
+// kernelFS are the file systems that show the kernel: they hold no files of anybody, and
+// reading all of one has no end.
+var kernelFS = map[int64]bool{procSuperMagic: true, 0x62656572: true /* sysfs */, 0x27e0eb: true, /* cgroup */
+	0x63677270: true /* cgroup2 */, 0x64626720: true /* debugfs */, 0x74726163: true, /* tracefs */
+	0x73636673: true /* securityfs */, 0xcafe4a11: true /* bpf */, 0x1cd1: true, /* devpts */
+	0x19800202: true /* mqueue */, 0xf97cff8c: true /* selinuxfs */, 0x6165676c: true, /* pstore */
+	0xde5e81e4: true /* efivarfs */, 0x62656570: true /* configfs */, 0x42494e4d: true, /* binfmt_misc */
+	0x65735543: true /* fusectl */, 0x67596969: true /* rpc_pipefs */, 0x6e667364: true /* nfsd */}
+
+// OnKernelFS tells whether fd is on a file system such as proc or sysfs.
+func OnKernelFS(fd int) bool { return kernelFS[fsType(fd)] }
 
 // Chown sets the owner of what fd stands for, OPath or not; a symlink's own.
 func Chown(fd, uid, gid int) error {
@@ -172,10 +190,17 @@ func Chown(fd, uid, gid int) error {
 	return err
 }
 
-// Chmod sets the mode of what fd stands for, OPath or not.
+// noFchmodat2 is set by a test on kernels that have the call.
+var noFchmodat2 atomic.Bool
+
+// Chmod sets the mode of what fd stands for, OPath or not. Before Linux 6.6 that takes
+// /proc for a descriptor opened with OPath.
 func Chmod(fd int, mode uint32) error {
-	_, err := raw(sysFchmodat2, fd, "", uintptr(mode), atEmptyPath)
-	if err != syscall.ENOSYS && err != syscall.EPERM {
+	err := error(syscall.ENOSYS)
+	if !noFchmodat2.Load() {
+		_, err = raw(sysFchmodat2, fd, "", uintptr(mode), atEmptyPath)
+	}
+	if err != syscall.ENOSYS && err != syscall.EPERM { // EPERM: or a seccomp filter
 		return err
 	}
 	if err = syscall.Fchmod(fd, mode); err != syscall.EBADF {
