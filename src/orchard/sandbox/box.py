@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from orchard.core.errors import InvalidArgument, NotFound, OrchardError, SandboxGone
+from orchard.core.ids import check_key
 from orchard.core.tasks import finish, unwrapped
 from orchard.sandbox.commands import Bounded, Command, CommandOptions, ProcessStatus, Stdin, command_body, status_of
 from orchard.sandbox.diff import Diff, image_baseline, make_diff
@@ -98,7 +99,9 @@ class Sandbox:
             if stdin is None or "stdin_data" in body:
                 return await collect(frames, bounded)
             return await self._run_feeding(frames, bounded, name, stdin)
-        except (asyncio.CancelledError, GeneratorExit):
+        except OrchardError:
+            raise
+        except BaseException:  # cancelled, or the caller's stdin failed: nobody waits for the command any more
             await finish(self._end(name))
             raise
 
@@ -122,7 +125,7 @@ class Sandbox:
         if stdin:
             body["stdin"] = "open"
         reply = await self._transport.request(start_call(body, None))
-        return Process(self._transport, status_of(reply.json()), fresh=reply.status == 201)
+        return Process(self._transport, status_of(reply.json()))
 
     async def attach(self, process_id: str, *, stdout: int = 0, stderr: int = 0) -> Process:
         """Return a handle to a process that someone started; iterating begins at the offsets.
@@ -131,7 +134,8 @@ class Sandbox:
             NotFound: no such process.
             ResultExpired: it ran, and its result is no longer kept.
         """
-        reply = await self._transport.request(Call("GET", f"/processes/{process_id}"))
+        where = f"/processes/{check_key(process_id, 'process_id')}"
+        reply = await self._transport.request(Call("GET", where))
         return Process(self._transport, status_of(reply.json()), stdout=stdout, stderr=stderr)
 
     async def processes(self) -> list[ProcessStatus]:
@@ -292,7 +296,7 @@ class Sandbox:
             await anext(frames)  # the status: it has started, so there is a stdin
             with unwrapped():
                 async with asyncio.TaskGroup() as group:
-                    feeder = group.create_task(StdinPipe(self._transport, name, 0).feed(stdin))
+                    feeder = group.create_task(StdinPipe(self._transport, name, sole=True).feed(stdin))
                     try:
                         return await collect(frames, bounded)
                     finally:

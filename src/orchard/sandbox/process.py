@@ -25,12 +25,10 @@ class Process:
     connection is resumed at its offset.
     """
 
-    def __init__(
-        self, transport: Transport, status: ProcessStatus, *, stdout: int = 0, stderr: int = 0, fresh: bool = False
-    ) -> None:
+    def __init__(self, transport: Transport, status: ProcessStatus, *, stdout: int = 0, stderr: int = 0) -> None:
         self._transport, self._status = transport, status
         self._offsets: dict[StreamName, int] = {"stdout": stdout, "stderr": stderr}
-        self._stdin = StdinPipe(transport, status.id, 0 if fresh else None)
+        self._stdin = StdinPipe(transport, status.id, sole=False)
         self._sending = asyncio.Lock()
 
     def __repr__(self) -> str:

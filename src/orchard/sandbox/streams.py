@@ -94,11 +94,17 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
 
 
 class StdinPipe:
-    """Sends bytes to a process's stdin, each exactly once, in order."""
+    """Sends bytes to a process's stdin, each exactly once, in order.
 
-    def __init__(self, transport: Transport, process_id: str, offset: int | None) -> None:
+    Args:
+        transport: the wire.
+        process_id: whose stdin.
+        sole: nobody else writes to it, so that the sandbox need not be asked how much it has before each send.
+    """
+
+    def __init__(self, transport: Transport, process_id: str, *, sole: bool) -> None:
         self._transport, self._path = transport, f"/processes/{process_id}/stdin"
-        self._offset = offset
+        self._sole, self._offset = sole, 0 if sole else None
 
     async def send(self, data: bytes, *, eof: bool = False) -> None:
         """Send ``data``; returns once the sandbox has taken it all.
@@ -117,7 +123,7 @@ class StdinPipe:
             at = await self._post(piece, start + at, eof=eof and last) - start
             if last and at >= len(data):
                 break
-        self._offset = start + at
+        self._offset = start + at if self._sole else None
 
     async def feed(self, source: bytes | AsyncIterator[bytes]) -> None:
         """Send everything, then EOF. A process that does not want it (any more) is no error."""
