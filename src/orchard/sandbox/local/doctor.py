@@ -90,7 +90,7 @@ def _runtime(settings: LocalSettings) -> Check:
 
 
 def _util_linux(settings: LocalSettings) -> Check:
-    missing = next((name for name in ("unshare", "mount", "sh") if not _which(name)), None)
+    missing = next((name for name in ("unshare", "setpriv", "mount", "sh") if not _which(name)), None)
     return _program(missing or "unshare", "mounting the layers of a sandbox", "util-linux")
 
 

@@ -41,8 +41,8 @@ _WORDS = (
     ("no image found in manifest list for architecture", "wrong_arch"),
     # 'no image found in image index for architecture amd64, variant "", OS linux'
     ("no image found in image index for architecture", "wrong_arch"),
-    # "initializing source docker-archive:a.tar:b:1: Tag \"b:1\" not found"
-    ("not found", "image_not_found"),
+    # 'initializing source docker-archive:a.tar:b:1: Tag "b:1" not found'
+    ('" not found', "image_not_found"),
     # "no descriptor found for reference \"nope\""
     ("no descriptor found for reference", "image_not_found"),
 )
@@ -126,7 +126,7 @@ class Images:
         done = self.storage.run("skopeo", arguments)
         stored = self.storage.find(source.wanted)
         if done.code or stored is None:
-            raise _copy_failed(reference, done.output, remote=source.remote.startswith("docker"))
+            raise _copy_failed(reference, done.output, remote=source.remote.startswith("docker:"))
         return stored
 
     def _policy(self) -> list[str]:

@@ -21,7 +21,7 @@ from orchard.sandbox.local.cgroups import Cgroups
 from orchard.sandbox.local.hostroot import bare_layer, hiding_layers
 from orchard.sandbox.local.images import Image
 from orchard.sandbox.local.powers import Powers
-from orchard.sandbox.local.process import Target, target
+from orchard.sandbox.local.process import DIE_WITH_US, Target, target
 from orchard.sandbox.local.records import Record
 from orchard.sandbox.local.runtime_spec import HOST_FILES, Plan, cpu_list, runtime_spec
 from orchard.sandbox.local.settings import LocalSettings
@@ -71,8 +71,9 @@ class Launch:
             places = {name: _FIRST_FD + len(fds) + place for place, name in enumerate(groups)}
             fds[_CONFIG] = _sealed(stack, json.dumps(self._config(places)).encode())
             fds += groups.values()
+            script = self._script(overlay, len(fds))
             done = self.powers.call(
-                ["unshare", "--mount", "--propagation", "private", "sh", "-c", self._script(overlay, len(fds))],
+                [*DIE_WITH_US, "unshare", "--mount", "--propagation", "private", "sh", "-c", script],
                 timeout=self.timeout,
                 fds=fds,
                 log=self.folder / "state" / "log",

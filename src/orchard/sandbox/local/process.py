@@ -21,6 +21,8 @@ QUIET_ENV: Mapping[str, str] = {"PATH": _PATH, "LC_ALL": "C"}
 Gate = Callable[[int], None]
 """Called with the pid of a helper that waits in a fresh user namespace; writes its id maps."""
 
+DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+"""Put before a helper that is to end when we are killed; what it left running by then, a sweep ends."""
 _BEHIND_GATE = ("unshare", "--user", "sh", "-c", 'echo; read -r _ && exec "$@" </dev/null >&2', "sh")
 
 

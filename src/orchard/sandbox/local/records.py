@@ -119,7 +119,8 @@ class Store:
 
     def prepare(self) -> None:
         """Make the folders, for the owner only."""
-        for folder in (self.home, self.sandboxes, self.endings, self._keys, self._making):
+        runtime = self.home / "runtime"
+        for folder in (self.home, self.sandboxes, self.endings, self._keys, self._making, runtime):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def folder(self, sandbox_id: str) -> Path:

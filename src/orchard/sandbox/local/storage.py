@@ -21,7 +21,7 @@ from typing import Any, cast
 from orchard.core.config import base_env
 from orchard.core.errors import MachineUnfit
 from orchard.sandbox.local.powers import Powers
-from orchard.sandbox.local.process import Finished
+from orchard.sandbox.local.process import DIE_WITH_US, Finished
 
 _COPY_SECONDS = 3600.0
 Json = dict[str, Any]
@@ -81,9 +81,11 @@ class Storage:
             MachineUnfit: the tool is not there.
         """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        env = dict(base_env()) | {"LC_ALL": "C", "_CONTAINERS_USERNS_CONFIGURED": "done"}
+        env = dict(base_env()) | {"LC_ALL": "C"}
+        if self._powers.rootless:  # else these tools would nest a namespace of their own; as root it loses opaque marks
+            env["_CONTAINERS_USERNS_CONFIGURED"] = "done"
         done = self._powers.call(
-            ["unshare", "--mount", "--propagation", "private", tool, *arguments], timeout=timeout, env=env
+            [*DIE_WITH_US, "unshare", "--mount", "--propagation", "private", tool, *arguments], timeout=timeout, env=env
         )
         if done.code == 127:  # unshare's own word for: no such program
             raise MachineUnfit(f"{tool} is missing, and images need it", hint=f"sudo apt-get install {tool}")

@@ -1,0 +1,86 @@
+"""Limits, OOM and kills: on this machine's cgroups, and once more on pure cgroup v2 (tests/system/vm)."""
+
+import asyncio
+import time
+
+import pytest
+
+from orchard.sandbox import Orchard, Sandbox
+from orchard.sandbox.local import LocalBackend
+from orchard.sandbox.local.cgroups import find_cgroups
+
+pytestmark = pytest.mark.skipif(find_cgroups() is None, reason="no control group of this machine may be written to")
+
+MEMORY_BOMB = "busybox dd if=/dev/zero of=/dev/null bs=256M count=1"
+
+
+@pytest.fixture
+async def box(orchard: Orchard, busybox_root: str) -> Sandbox:
+    return await orchard.create(busybox_root, memory="64MiB", pids=64, cpu=1)
+
+
+async def test_a_memory_bomb_ends_the_command_and_says_so(box: Sandbox, backend: LocalBackend):
+    bomb = await box.run(MEMORY_BOMB, timeout=60)
+    assert bomb.oom_killed
+    assert not bomb.timed_out
+    assert bomb.exit_code != 0
+    after = await box.run(["busybox", "echo", "alive"])
+    assert (after.stdout, after.oom_killed) == (b"alive\n", False)
+    assert (await box.stats())["oom_kills"] >= 1
+    assert (await backend.get(box.id)).state == "ready"
+
+
+async def test_the_oom_is_laid_at_the_door_of_the_command_that_met_it(box: Sandbox):
+    sleeper = asyncio.ensure_future(box.run("busybox sleep 3", timeout=60))
+    bomb = await box.run(MEMORY_BOMB, timeout=60)
+    assert bomb.oom_killed
+    assert not (await sleeper).oom_killed
+
+
+async def test_a_fork_bomb_is_held_and_the_next_command_runs(box: Sandbox):
+    bomb = await box.run("b() { b | b & }; b; busybox sleep 100", timeout=1)
+    assert bomb.timed_out
+    after = await box.run("echo alive; busybox ps | busybox wc -l", timeout=20)
+    assert after.stdout.startswith(b"alive\n")
+    assert (await box.stats())["pids_limit"] == 64
+
+
+async def test_a_time_out_ends_those_that_fled(box: Sandbox):
+    began = time.monotonic()
+    result = await box.run("busybox setsid busybox sleep 333 & (busybox sleep 334 &); busybox sleep 335", timeout=1)
+    assert result.timed_out
+    assert time.monotonic() - began < 5
+    seen = await box.run("busybox ps")
+    assert b"sleep 33" not in seen.stdout
+
+
+async def test_one_cpu_looks_like_one(box: Sandbox):
+    assert (await box.run("busybox nproc")).text == "1\n"
+    online = await box.run("busybox cat /sys/devices/system/cpu/online")
+    assert online.text in ("0\n", "0-0\n")
+
+
+async def test_cpu_time_is_bounded_for_all_commands_together(orchard: Orchard, busybox_root: str):
+    box = await orchard.create(busybox_root, cpu=0.25)
+    before = (await box.stats())["cpu_s"]
+    began = time.monotonic()
+    spin = [box.run("while :; do :; done", timeout=2) for _ in range(2)]
+    assert all(result.timed_out for result in await asyncio.gather(*spin))
+    used = (await box.stats())["cpu_s"] - before
+    assert used < 0.25 * (time.monotonic() - began) + 0.5
+
+
+async def test_statistics_are_the_sandboxs(box: Sandbox):
+    stats = await box.stats()
+    assert stats["memory_limit_bytes"] == 64 << 20
+    assert 0 <= stats["memory_bytes"] <= 64 << 20
+    assert stats["pids"] < 64
+
+
+async def test_delete_ends_everything_at_once(orchard: Orchard, busybox_root: str):
+    box = await orchard.create(busybox_root)
+    for _ in range(5):
+        await box.start("busybox setsid busybox sleep 1000 & busybox sleep 1000")
+    began = time.monotonic()
+    await box.delete()
+    assert time.monotonic() - began < 5
