@@ -56,9 +56,10 @@ async def _serve_gateway(pipe: Connection, engine_url: str, folder: str, session
     with Store(Path(folder)) as store:
         async with Gateway(store, {"openai": OpenAIEngine(engine_url)}) as gateway:
             opened = [await gateway.open_session(model="m") for _ in range(sessions)]
+            spent = time.process_time()
             pipe.send([session.url + "/v1" for session in opened])
             await asyncio.to_thread(pipe.recv)
-            pipe.send(sum(session.state.turns for session in opened))
+            pipe.send((sum(session.state.turns for session in opened), time.process_time() - spent))
 
 
 async def converse(http: aiohttp.ClientSession, url: str, turns: int, times: list[float]) -> None:
@@ -104,7 +105,7 @@ def run(sessions: int, turns: int, seconds: float) -> dict[str, Any]:
         direct = asyncio.run(measure([engine_url] * sessions, turns, seconds))
         through = asyncio.run(measure(urls, turns, seconds))
         gateway_pipe.send(None)
-        recorded = gateway_pipe.recv()
+        recorded, cpu = gateway_pipe.recv()
         gateway.join()
         size = sum(path.stat().st_size for path in (Path(folder) / "segments").iterdir())
     engine_pipe.send(None)
@@ -121,6 +122,7 @@ def run(sessions: int, turns: int, seconds: float) -> dict[str, Any]:
         "p99": round(milliseconds(through, 0.99) - milliseconds(direct, 0.99), 2),
         "floor": {"the engine asked directly, beyond its own second, p50": milliseconds(direct, 0.5)},
         "calls": recorded,
+        "gateway_cpu_ms_a_call": round(cpu / recorded * 1000, 2),
         "bytes_a_call": round(size / recorded),
     }
 

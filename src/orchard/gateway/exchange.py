@@ -120,17 +120,18 @@ class Exchange:
         except Exception as fault:  # noqa: BLE001 — the seam to engines: a faulty one ends its call, told as ours
             error = InternalError(f"the engine {self._session.engine.name} broke: {fault!r}")
         self._recording = True
-        record = self._call_record(final, error)
         try:
-            await finish(self._session.store.append(record))
+            await finish(self._session.store.append(self._call_record(final, error)))
         except StoreFailed as failed:
             final, error = None, failed
+        except (TypeError, ValueError) as fault:  # what the engine or the harness sent is no JSON in UTF-8
+            final, error = None, InternalError(f"the call cannot be recorded: {fault}")
         except asyncio.CancelledError:  # the loop is ending; nobody is left to be told
             final, error = None, _CUT
         else:
             self._remember(final)
         # No await from here on: the budget counts the call as running or as answered, never as both or neither.
-        self._count(record, error)
+        self._count(final, error)
         when_over()
         self.chat = self._placed = None  # a long session would else hold every prompt once more
         self.final, self.error = final, error
@@ -174,15 +175,15 @@ class Exchange:
         assert self._placed is not None
         recorder.tree.add(self.id, self._placed, final.message if final else None, self._tools_hash)
 
-    def _count(self, record: CallRecord, error: OrchardError | None) -> None:
+    def _count(self, final: Final | None, error: OrchardError | None) -> None:
         state = self._session.state
-        state.prompt_tokens += record.usage.prompt_tokens
-        state.completion_tokens += record.usage.completion_tokens
-        if error is None:
+        if final is not None:
             state.turns += 1
-        elif error.reason == "cut":
+            state.prompt_tokens += final.usage.prompt_tokens
+            state.completion_tokens += final.usage.completion_tokens
+        elif error is not None and error.reason == "cut":
             state.aborted += 1
-        else:
+        elif error is not None:
             state.failed += 1
             state.error, state.error_code = str(error), error.code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,10 +18,15 @@ class Committer:
     """Takes lines from any thread or event loop; each future is done when its line is durable."""
 
     def __init__(self, folder: Path, segment_bytes: int) -> None:
-        self._writer = SegmentWriter(folder, segment_bytes)
+        self._folder, self._segment_bytes = folder, segment_bytes
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._owner = os.getpid()
+        self._writer = SegmentWriter(self._folder, self._segment_bytes)
         self._pending: list[tuple[bytes, Future[None]]] = []
         self._wake = threading.Condition()
-        self._closed = False
         self._thread: threading.Thread | None = None
 
     def submit(self, line: bytes) -> Future[None]:
@@ -29,6 +35,8 @@ class Committer:
         Raises:
             StoreFailed: ``closed``.
         """
+        if self._owner != os.getpid():
+            self._begin()  # a fork has no thread, and must not write to its parent's file
         future: Future[None] = Future()
         with self._wake:
             if self._closed:

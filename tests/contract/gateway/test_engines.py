@@ -159,6 +159,19 @@ async def test_a_faulty_engine_is_not_the_models_fault(store: Store) -> None:
     assert (call.status, call.error_code) == ("error", "internal")
 
 
+async def test_what_cannot_be_recorded_is_not_given(store: Store) -> None:
+    engine = ScriptEngine([{"content": "x", "extra": b"no JSON"}], at_end="repeat")  # type: ignore[dict-item]
+    async with Gateway(store, {"s": engine}) as gateway, aiohttp.ClientSession() as http:
+        session = await gateway.open_session()
+        for message in (USER[0], USER[0] | {"\ud800": 1}):
+            async with http.post(session.url + "/chat/completions", json={"messages": [message]}) as got:
+                assert (got.status, (await got.json())["error"]["code"]) == (503, "internal")
+        async with http.post(session.url + "/chat/completions", json={"messages": USER, "model": "\ud800"}) as got:
+            assert got.status == 400
+    assert (session.state.turns, session.state.failed) == (0, 2)
+    assert store.session(session.id).calls == []
+
+
 async def converse(client: openai.AsyncOpenAI, turns: int, alter: int = -1) -> list[str]:
     """A tiny harness: echoes the model's turns in another form, as real ones do."""
     messages: list[Any] = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -275,6 +276,21 @@ def test_several_processes_write_while_one_reads(tmp_path: Path) -> None:
         assert process.wait() == 0
     for k in range(3):
         assert [c.index for c in store.session(f"se-{k}").calls] == list(range(150))
+
+
+def test_a_fork_writes_to_a_file_of_its_own(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.append_now(call(0))
+        with warnings.catch_warnings():  # newer Pythons warn of what is tried here: a fork beside a thread
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            store.append_now(call(1))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        store.append_now(call(2))
+        assert [c.index for c in store.session("se-1").calls] == [0, 1, 2]
+    assert len(segment_files(tmp_path)) == 2
 
 
 def test_kill_9_keeps_what_was_acknowledged(tmp_path: Path) -> None:

@@ -50,13 +50,20 @@ def parse(body: bytes) -> ChatRequest:
         raise InvalidArgument("only n = 1 is served: ask again for another sample", field="n")
     options = known.get("stream_options")
     return ChatRequest(
-        model=str(known.get("model") or ""),
+        model=_model(known.get("model")),
         messages=_messages(known.get("messages")),
         tools=_objects(known.get("tools") or [], "tools"),
         params={key: value for key, value in known.items() if key not in _OURS},
         stream=bool(known.get("stream")),
         include_usage=isinstance(options, dict) and bool(cast("Message", options).get("include_usage")),
     )
+
+
+def _model(value: Any) -> str:
+    text = str(value or "")
+    if not text.isprintable():
+        raise InvalidArgument("the model's name holds characters that no name has", field="model")
+    return text
 
 
 def _messages(value: Any) -> list[Message]:
