@@ -1,9 +1,11 @@
 package files
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,6 +117,25 @@ func TestBadBodiesChangeNothing(t *testing.T) {
 		t.Errorf("%s, and the file is %q", reply, b.get("w/f"))
 	}
 	b.noTemps()
+}
+
+// A client that has not sent all of its body must still read why it is refused, and not
+// only that the connection broke.
+func TestRefusalsOfLargeBodiesAreHeard(t *testing.T) {
+	b := newBox(t, "")
+	for _, route := range []string{"PUT /v1/files?path=.", "PUT /v1/tree?path=/etc/passwd", "POST /v1/files/append?path=none/x"} {
+		conn, err := b.dial(nil, "", "")
+		b.must(err)
+		fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: x\r\nOrchard-Sandbox: sb-1\r\nContent-Length: %d\r\n\r\n", route, 20<<20)
+		if _, err := conn.Write(make([]byte, 20<<20)); err != nil {
+			t.Errorf("%s: %v", route, err)
+		}
+		reply, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || reply.StatusCode < 400 {
+			t.Errorf("%s: %v, %v", route, reply, err)
+		}
+		_ = conn.Close()
+	}
 }
 
 func (b *box) noTemps() {

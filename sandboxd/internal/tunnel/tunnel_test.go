@@ -237,9 +237,13 @@ func TestIPv6AndWaiting(t *testing.T) {
 		t.Log("no IPv6 here: ", err)
 	}
 	port := freePort(t)
-	time.AfterFunc(300*time.Millisecond, func() { inside(t, "tcp", fmt.Sprintf("127.0.0.1:%d", port), echo) })
+	time.AfterFunc(300*time.Millisecond, func() { inside(t, "tcp", fmt.Sprintf("127.0.0.1:%d", port), upper) })
 	start := time.Now()
-	b.tunnel(port, "?wait=20", "")
+	c := b.tunnel(port, "?wait=20", "said while waiting")
+	b.must(c.closeWrite())
+	if got, err := io.ReadAll(c); err != nil || string(got) != "SAID WHILE WAITING" {
+		t.Errorf("%q, %v", got, err)
+	}
 	if took := time.Since(start); took < 250*time.Millisecond || took > 5*time.Second {
 		t.Errorf("waited %v", took)
 	}
