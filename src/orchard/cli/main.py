@@ -96,3 +96,9 @@ def run() -> None:
         sys.exit(console.code_of(error))
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:  # the seam to the person: a fault of ours is one sentence too
+        if console.debugging():
+            raise
+        console.say(f"error: a fault of Orchard: {type(error).__name__}: {error}")
+        console.say("hint: `orchard --debug …` shows where; please report it")
+        sys.exit(1)

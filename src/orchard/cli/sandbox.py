@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -37,7 +36,6 @@ from orchard.sandbox.types import SandboxInfo
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Make, use and end sandboxes.", epilog=console.EXIT_CODES
 )
-_PASS = {"allow_interspersed_args": False}  # what follows the image is the command's, options too
 
 
 def shown(info: SandboxInfo) -> dict[str, Any]:
@@ -152,7 +150,7 @@ def rm(
     console.run_async(work())
 
 
-@app.command(context_settings=_PASS, epilog=console.RUN_CODES)
+@app.command(epilog=console.RUN_CODES)
 def run(
     image: Annotated[str, typer.Argument(help="as for create")],
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
@@ -169,10 +167,10 @@ def run(
     options = options_of(
         cpu=cpu, memory=memory, disk=disk, pids=pids, env=env, user=user, workdir=workdir, network=network, ttl=ttl
     )
-    streaming.exit_with(streaming.run_once(url, image, options, _argv(command), timeout, stdin))
+    streaming.exit_with(streaming.run_once(url, image, options, command, timeout, stdin))
 
 
-@app.command("exec", context_settings=_PASS, epilog=console.RUN_CODES)
+@app.command("exec", epilog=console.RUN_CODES)
 def exec_(
     sandbox: Annotated[str, typer.Argument(help="ID")],
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
@@ -186,12 +184,8 @@ def exec_(
     facts: dict[str, Any] = {"cwd": cwd, "env": pairs(env or [], "env"), "user": user}
     options = {name: value for name, value in facts.items() if value}
     streaming.exit_with(
-        streaming.run_in(url, sandbox, _argv(command), timeout, options, stdin=stdin, detach=detach)
+        streaming.run_in(url, sandbox, command, timeout, options, stdin=stdin, detach=detach)
     )
-
-
-def _argv(command: Sequence[str]) -> list[str]:
-    return list(command[1:]) if command and command[0] == "--" else list(command)
 
 
 @app.command(epilog=console.RUN_CODES)

@@ -289,7 +289,7 @@ async def test_nothing_secret_is_logged_and_request_ids_are(
         await box.files.write("/tmp/s3cret-name", b"s3cret-content")
         async with http.get(f"/v1/sandboxes/{box.id}/health", headers={"Orchard-Request-Id": "mine-1"}) as answer:
             assert answer.headers["Orchard-Request-Id"] == "mine-1"
-        async with http.get("/v1/sandboxes", headers={"Orchard-Request-Id": "a b\x7f"}) as answer:
+        async with http.get("/v1/sandboxes", headers={"Orchard-Request-Id": "a b"}) as answer:
             assert re.fullmatch(r"req-[0-9a-z]{20}", answer.headers["Orchard-Request-Id"])
     log = service.log.read_text()
     assert "request=mine-1" in log

@@ -61,7 +61,9 @@ async def test_sigterm_ends_streams_soon_and_leaves_the_sandboxes(own: Served, b
         process = await box.start("sleep 100")
         stream = await http.get(f"/v1/sandboxes/{box.id}/processes/{process.id}/stream?mode=full")
         await stream.content.readany()
-        tunnel = await http.ws_connect(f"/v1/sandboxes/{box.id}/reverse/0/carry")
+        async with http.post(f"/v1/sandboxes/{box.id}/reverse/9000") as answer:
+            assert answer.status == 201
+        tunnel = await http.ws_connect(f"/v1/sandboxes/{box.id}/reverse/9000/carry")
         start = time.monotonic()
         assert await asyncio.to_thread(own.end) == 0
         assert time.monotonic() - start < 5
