@@ -69,12 +69,8 @@ func run(arguments []string) error {
 	if err != nil {
 		return err
 	}
-	var table *process.Table
-	life := lease.New(terms(c.Lease), func(reason, detail string) {
-		table.Shutdown()
-		die(state, reason, detail)
-	})
-	table = process.NewTable(&process.Settings{Maker: maker, Store: store, Activity: life, Env: c.Env, User: c.User,
+	life := lease.New(terms(c.Lease))
+	table := process.NewTable(&process.Settings{Maker: maker, Store: store, Activity: life, Env: c.Env, User: c.User,
 		Workdir: c.Workdir, Shell: c.Shell, OOMAdjust: oomAdjust(c.OOMScoreAdj)})
 	rooms := []server.Room{table, life, tokens,
 		&server.Health{ID: c.ID, Version: version, Maker: maker, Running: table.Running, Began: began}}
@@ -87,6 +83,10 @@ func run(arguments []string) error {
 	if err != nil {
 		return err
 	}
+	life.Watch(func(reason, detail string) {
+		table.Shutdown()
+		die(state, reason, detail)
+	})
 	go onSignal(life)
 	if len(c.Entrypoint) > 0 {
 		go table.Entrypoint(c.Entrypoint)

@@ -24,10 +24,10 @@ type Lease struct {
 	end        func(reason, detail string)
 }
 
-// New starts the clock. end is called once, in a goroutine of its own, with the reason.
-func New(terms Terms, end func(reason, detail string)) *Lease {
+// New makes the clock; the time runs from now on.
+func New(terms Terms) *Lease {
 	now := time.Now()
-	l := &Lease{terms: terms, lastActive: now, lastBeat: now, changed: make(chan struct{}, 1), end: end}
+	l := &Lease{terms: terms, lastActive: now, lastBeat: now, changed: make(chan struct{}, 1)}
 	if terms.MaxTTL > 0 {
 		l.maxExpires = now.Add(terms.MaxTTL)
 	}
@@ -37,8 +37,14 @@ func New(terms Terms, end func(reason, detail string)) *Lease {
 	if !l.maxExpires.IsZero() && (l.expires.IsZero() || l.expires.After(l.maxExpires)) {
 		l.expires = l.maxExpires
 	}
-	go l.watch()
 	return l
+}
+
+// Watch begins to end the lease when it is due: end is then called once, in a goroutine
+// of its own, with the reason.
+func (l *Lease) Watch(end func(reason, detail string)) {
+	l.end = end
+	go l.watch()
 }
 
 // Begin says that something which counts as activity began.

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// death waits for the daemon to end and reads why.
+func (d *daemon) death(within time.Duration) (reason, detail string) {
+	d.t.Helper()
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		text, err := os.ReadFile(filepath.Join(d.folder, "state", "death.json"))
+		if err != nil {
+			continue
+		}
+		var told struct{ Reason, At, Detail string }
+		must(d.t, json.Unmarshal(text, &told))
+		if _, err := time.Parse(time.RFC3339Nano, told.At); err != nil {
+			d.t.Errorf("at: %v", err)
+		}
+		return told.Reason, told.Detail
+	}
+	d.t.Fatalf("no death within %v", within)
+	return "", ""
+}
+
+func TestALeaseEndsTheSandboxAndSaysWhy(t *testing.T) {
+	cases := map[string]map[string]any{
+		"ttl":       {"ttl_s": 0.4},
+		"idle":      {"idle_s": 0.4, "ttl_s": 60},
+		"heartbeat": {"heartbeat_s": 0.4, "ttl_s": 60},
+	}
+	for reason, lease := range cases {
+		t.Run(reason, func(t *testing.T) {
+			d := start(t, options{mark: "supervisor", state: true, config: map[string]any{"lease": lease}})
+			if got, _ := d.death(5 * time.Second); got != reason {
+				t.Errorf("died of %q", got)
+			}
+		})
+	}
+}
+
+func TestTheEndKillsEverythingThatRuns(t *testing.T) {
+	forEachMark(t, options{state: true}, func(t *testing.T, d *daemon) {
+		seconds := strconv.Itoa(500000 + os.Getpid())
+		d.run("setsid sleep "+seconds+" & echo", nil)
+		d.do("POST", "/v1/processes", body{"id": "x", "shell": "sleep " + seconds})
+		if status, _, _ := d.do("POST", "/v1/shutdown", body{"reason": "deleted", "detail": "by a test"}); status != 202 {
+			t.Fatalf("shutdown answered %d", status)
+		}
+		if reason, detail := d.death(5 * time.Second); reason != "deleted" || detail != "by a test" {
+			t.Errorf("died of %q (%q)", reason, detail)
+		}
+		if n := alive("sleep", seconds); n != 0 {
+			t.Errorf("%d processes outlived the sandbox", n)
+		}
+	})
+}
+
+func TestASignalEndsTheSandbox(t *testing.T) {
+	d := start(t, options{mark: "supervisor", state: true})
+	d.run("true", nil)
+	must(t, d.process.Process.Signal(syscall.SIGTERM))
+	if reason, _ := d.death(5 * time.Second); reason != "signal" {
+		t.Errorf("died of %q", reason)
+	}
+}
+
+func TestARunningCommandIsActivityAndReadingAStatusIsNone(t *testing.T) {
+	d := start(t, options{mark: "supervisor", state: true, config: map[string]any{"lease": map[string]any{"idle_s": 0.6}}})
+	d.do("POST", "/v1/processes", body{"id": "x", "shell": "sleep 1.5"})
+	time.Sleep(1200 * time.Millisecond)
+	if status, _, _ := d.do("GET", "/v1/health", nil); status != 200 {
+		t.Fatalf("it died while a command ran (%d)", status)
+	}
+	d.do("GET", "/v1/processes/x?wait=10", nil)
+	ended := time.Now()
+	for time.Since(ended) < 400*time.Millisecond {
+		for _, path := range []string{"/v1/health", "/v1/stats", "/v1/lease", "/v1/processes", "/v1/processes/x"} {
+			d.do("GET", path, nil)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if reason, _ := d.death(3 * time.Second); reason != "idle" {
+		t.Errorf("died of %q", reason)
+	}
+}
+
+func TestRenewingMovesTheEndButNeverBeyondItsBound(t *testing.T) {
+	d := start(t, options{mark: "supervisor", state: true, config: map[string]any{"lease": map[string]any{"ttl_s": 1.0, "max_ttl_s": 100, "heartbeat_s": 1.0}}})
+	if status, _, text := d.do("POST", "/v1/lease", body{"ttl_s": 50, "heartbeat": true}); status != 200 {
+		t.Fatalf("renewing answered %d %s", status, text)
+	}
+	status, _, text := d.do("POST", "/v1/lease", body{"ttl_s": 200})
+	var p problem
+	must(t, json.Unmarshal(text, &p))
+	if status != 422 || p.Code != "invalid_argument" || p.Field != "ttl_s" {
+		t.Errorf("beyond the bound answered %d %s", status, text)
+	}
+	for field, value := range map[string]any{"ttl_s": 0, "idle_s": -1, "heartbeat_s": 0} {
+		if status, _, _ := d.do("POST", "/v1/lease", body{field: value}); status != 400 {
+			t.Errorf("%s %v answered %d", field, value, status)
+		}
+	}
+	if status, _, _ := d.do("POST", "/v1/lease", body{"heartbeat_s": nil}); status != 200 {
+		t.Fatal("the heartbeat cannot be dropped")
+	}
+	time.Sleep(1300 * time.Millisecond)
+	_, _, text = d.do("GET", "/v1/lease", nil)
+	var lease struct {
+		TTL       float64  `json:"ttl_s"`
+		Heartbeat *float64 `json:"heartbeat_s"`
+		Expires   string   `json:"expires_at"`
+		Max       string   `json:"max_expires_at"`
+	}
+	must(t, json.Unmarshal(text, &lease))
+	if lease.TTL != 50 || lease.Heartbeat != nil || lease.Expires == "" || lease.Max == "" {
+		t.Errorf("lease: %s", text)
+	}
+}
+
+func TestTheEntrypointRunsAndItsEndIsNotTheSandboxs(t *testing.T) {
+	d := start(t, options{mark: "supervisor", config: map[string]any{"entrypoint": []string{"sh", "-c", "echo up; exit 1"}}})
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		status, _, text := d.do("GET", "/v1/processes/entrypoint?wait=1", nil)
+		if status == 200 {
+			contains(t, string(text), `"exit_code":1`)
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no entrypoint: %d", status)
+		}
+	}
+	if r := d.run("echo alive", nil); string(r.stdout) != "alive\n" {
+		t.Errorf("%+v", r)
+	}
+}
