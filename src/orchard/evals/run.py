@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -109,12 +110,20 @@ async def evaluate(plan: Plan, orchard: Orchard, observe: Observe = lambda _: No
         return _report(folder, plan.title, time.monotonic() - start, validated=plan.validate)
 
 
-def report_on(folder: Path, title: str = "Evaluation", *, validated: bool = True) -> Report:
+def report_on(folder: Path, title: str | None = None, *, validated: bool = True) -> Report:
     """Report again on a run that is there, finished or not; writes the same files.
+
+    Args:
+        folder: of the run.
+        title: that of its last report by default.
+        validated: leave out tasks that no gold and empty run proves.
 
     Raises:
         InvalidArgument: there is none.
     """
+    last = folder / "report.json"
+    if title is None:
+        title = str(json.loads(last.read_text())["title"]) if last.is_file() else "Evaluation"
     with read_run(folder) as run:
         return _report(run, title, 0.0, validated=validated)
 

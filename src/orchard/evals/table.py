@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -15,17 +16,31 @@ from orchard.evals.report import Report, Row
 
 def render(report: Report) -> RenderableType:
     """Return the table, then what is to be known beside it: refused tasks, surprises, how the intervals are made."""
-    table = Table(title=escape(report.title), title_justify="left", header_style="bold")
-    for name in ("harness", "policy", "tasks", "passed", "mean [95 %]", "pass@k", "pass^k", "not judged"):
-        table.add_column(name, justify="left" if name in ("harness", "policy") else "right", overflow="fold")
+    columns = _columns(report)
+    table = Table(
+        title=escape(report.title), title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
+    )
+    for name in columns:
+        text = name in ("harness", "policy", "script")
+        table.add_column(name, justify="left" if text else "right", no_wrap=name in ("passed", "mean [95 %]"))
     for row in report.rows:
-        metrics = row.metrics
-        policy = f"{row.policy}\n{expected(report, row)}".strip()
-        table.add_row(
-            escape(row.harness), escape(policy), str(metrics.tasks), f"{metrics.passed}/{metrics.judged}",
-            mean_text(metrics), at_text(metrics.pass_at), at_text(metrics.pass_hat), unjudged_text(metrics),
-        )  # fmt: skip
+        table.add_row(*(escape(text(row)) for text in columns.values()))
     return Group(table, *(Text.from_markup(line) for line in _notes(report)))
+
+
+def _columns(report: Report) -> dict[str, Callable[[Row], str]]:
+    """Return the columns that say something in this report."""
+    columns: dict[str, Callable[[Row], str]] = {"harness": lambda row: row.harness, "policy": lambda row: row.policy}
+    if any(row.expect for row in report.rows):
+        columns["script"] = lambda row: expected(report, row)
+    columns["passed"] = lambda row: f"{row.metrics.passed}/{row.metrics.judged}"
+    columns["mean [95 %]"] = lambda row: mean_text(row.metrics)
+    if any(one.k > 1 for row in report.rows for one in row.metrics.pass_at):
+        columns["pass@k"] = lambda row: at_text(row.metrics.pass_at)
+        columns["pass^k"] = lambda row: at_text(row.metrics.pass_hat)
+    if any(row.metrics.judged < row.metrics.attempts for row in report.rows):
+        columns["not judged"] = lambda row: unjudged_text(row.metrics)
+    return columns
 
 
 def mean_text(metrics: Metrics) -> str:
@@ -43,11 +58,11 @@ def at_text(values: Sequence[AtK]) -> str:
 
 
 def expected(report: Report, row: Row) -> str:
-    """Return ``must fail: as expected`` or how many rollouts did otherwise; empty where nothing is expected."""
+    """Return what the script's author expects and whether it came; empty where nothing is expected."""
     if row.expect is None:
         return ""
     wrong = sum((cell.harness, cell.policy) == (row.harness, row.policy) for cell in report.surprises)
-    return f"must {row.expect}: {f'{wrong} did otherwise' if wrong else 'as expected'}"
+    return f"must {row.expect}: {f'{wrong} did not' if wrong else 'did'}"
 
 
 def methods(report: Report) -> str:
