@@ -1,7 +1,6 @@
 """Fixtures for every room: a store of images for the session, throw-away homes of the local backend on it."""
 
 import asyncio
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchard.sandbox.local import LocalBackend, LocalSettings
+from orchard.sandbox.local.powers import find_powers
 from orchard.sandbox.local.rootfs import build_debian_image
 
 DEBIAN_PACKAGES = ("ca-certificates", "git", "python3")
@@ -26,7 +26,7 @@ def _throw_away() -> Iterator[Path]:
     yield home
     if (home / "sandboxes").exists():
         asyncio.run(_end_all(home))
-    shutil.rmtree(home)
+    find_powers().remove_tree(home)
 
 
 @pytest.fixture(scope="session")

@@ -175,8 +175,8 @@ async def test_the_host_without_what_is_private(orchard: Orchard, backend: Local
     secret.write_text("secret")
     box = await orchard.create("host")
     script = f"""
-for path in /etc/shadow /etc/ssh /etc/sudoers {secret} {backend.settings.home}; do
-test -e $path && echo "sees $path"
+for path in /etc/shadow /etc/ssh/ssh_host_rsa_key /etc/sudoers {secret} {backend.settings.home}; do
+test -r $path && echo "reads $path"
 done
 ls -A /home /root /tmp /run /var/log /mnt /srv | grep -v -e : -e '^$'
 touch /usr/bin/mine /root/mine /tmp/mine || true

@@ -1,0 +1,60 @@
+"""The same tests once more as an ordinary user with sub-uids; run as one already, they are that themselves."""
+
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchard.core.config import cache_dir
+
+REPOSITORY = Path(__file__).parents[3]
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(
+        os.getuid() != 0, reason="only root can make a user; as an ordinary user the suite is this test"
+    ),
+    pytest.mark.skipif(not shutil.which("newuidmap"), reason="newuidmap is missing (package uidmap)"),
+]
+
+
+@pytest.fixture(scope="module")
+def user(debian_image: str) -> Iterator[pwd.struct_passwd]:
+    """An ordinary user with sub-uids, who has the small Debian's root in his cache."""
+    name = f"orchard-{secrets.token_hex(4)}"
+    run("useradd", "--create-home", "--shell", "/bin/sh", name)
+    try:
+        if f"{name}:" not in Path("/etc/subuid").read_text():
+            run("usermod", "--add-subuids", "700000-765535", "--add-subgids", "700000-765535", name)
+        entry = pwd.getpwnam(name)
+        roots = Path(entry.pw_dir) / ".cache" / "orchard" / "roots"
+        shutil.copytree(cache_dir() / "roots", roots)
+        run("chown", "-R", name, f"{entry.pw_dir}/.cache")
+        yield entry
+    finally:
+        run("userdel", "--remove", name)
+
+
+def run(*argv: str) -> None:
+    subprocess.run(argv, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("name", ["test_life.py", "test_images.py"])
+def test_as_an_ordinary_user(user: pwd.struct_passwd, name: str):
+    script = f"cd {REPOSITORY} && exec {sys.executable} -m pytest -p no:cacheprovider -q --timeout 120 -k "not static_binary"
+    done = subprocess.run(
+        ["runuser", "-u", user.pw_name, "--", "sh", "-c", f"{script} tests/contract/local/{name}"],
+        env={"HOME": user.pw_dir, "PATH": os.environ["PATH"], "GOCACHE": f"{user.pw_dir}/.cache/go"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
