@@ -43,7 +43,7 @@ async def attempt(orchard: Orchard, task: Task, script: str) -> bytes:
     """Return the patch of an agent that does ``script``."""
     async with orchard.sandbox(task.image, network="none") as box:
         (await box.run(script, cwd=task.workdir)).check()
-        return await box.diff()
+        return await box.diff(task.workdir)
 
 
 async def graded(orchard: Orchard, task: Task, patch: bytes, *, gold: bool = False) -> Reward:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchard.core.errors import InvalidArgument, OrchardError, PatchFailed
+from orchard.core.errors import FileError, InvalidArgument, OrchardError, PatchFailed
 from orchard.rewards.guard import Undone, guard, restore
 from orchard.rewards.protocol import Attempt, Reward
 from orchard.rewards.verdict import judge
@@ -24,6 +24,7 @@ from orchard.tasks.model import GraderSpec, Task, TestPlan
 from orchard.tasks.suite import Outcome, Suite, run_suite
 
 NAME = "tests"
+_MACHINES_FAULT = frozenset({"ENOSPC", "EDQUOT", "EIO"})  # any other errno is the patch's: a folder in its way …
 _SLACK = 300.0  # seconds a grading sandbox lives beyond the tests' own time-out
 
 
@@ -86,10 +87,19 @@ async def _try(orchard: Orchard, task: Task, plan: TestPlan, patch: bytes, run: 
 
 async def _in_box(box: Sandbox, task: Task, plan: TestPlan, patch: bytes, run: _Run) -> Outcome:
     before = await guard(box, task.workdir)
-    run.changed = await apply_patch(box.files, patch, task.workdir, 1)
+    run.changed = await _apply(box, patch, task.workdir)
     run.undone = await restore(box, before, plan)
     files = {name.partition("::")[0] for name in (*plan.fail_to_pass, *plan.pass_to_pass)}
     return await run_suite(box, Suite(plan.run, task.workdir, plan.python, files, task.limits.grade_seconds))
+
+
+async def _apply(box: Sandbox, patch: bytes, workdir: str) -> Changed:
+    try:
+        return await apply_patch(box.files, patch, workdir, 1)
+    except FileError as error:
+        if error.errno_name in _MACHINES_FAULT:
+            raise
+        raise PatchFailed("the patch does not fit what lies there", detail=str(error)) from error
 
 
 def _facts(run: _Run) -> Mapping[str, Any]:

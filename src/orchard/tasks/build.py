@@ -122,7 +122,7 @@ async def build(orchard: Orchard, recipe: Recipe, name: str) -> str:
             await put_tree(box, recipe.tree, recipe.workdir)
         if recipe.editable:
             options = ["--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir", "--quiet"]
-            await _step(box, [f"{VENV}/bin/python", "-m", "pip", "install", *options, "-e", "."], recipe.workdir)
+            await _step(box, [f"{VENV}/bin/python", "-B", "-m", "pip", "install", *options, "-e", "."], recipe.workdir)
             await _step(box, [f"{VENV}/bin/python", "-m", "pytest", "--version"], "/")  # compiles it once for all
         for command in recipe.setup:
             await _step(box, command, recipe.workdir)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import base64
+from typing import Annotated, Any, Literal
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 
 class Strict(BaseModel):
     """Base of the models here: unknown keys are refused, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _content(value: object) -> object:
+    return base64.b64decode(value, validate=True) if isinstance(value, str) else value
+
+
+Content = Annotated[
+    bytes,
+    BeforeValidator(_content),
+    PlainSerializer(lambda value: base64.b64encode(value).decode(), return_type=str, when_used="json"),
+]
+"""Bytes of a file; base64 text where it is stored as JSON."""
 
 
 class TaskLimits(Strict):
@@ -48,7 +61,7 @@ class TestPlan(Strict):
     """Ids (``path::Class::name[parameters]``) that must pass; they fail before the fix."""
     pass_to_pass: list[str] = Field(default_factory=list)
     """Ids that must still pass."""
-    files: dict[str, Base64Bytes] = Field(default_factory=dict, repr=False)
+    files: dict[str, Content] = Field(default_factory=dict, repr=False)
     """Whole contents of the test files, written over whatever stands there."""
     deleted: list[str] = Field(default_factory=list)
     """Test files that must not be there."""

@@ -49,7 +49,8 @@ def test_a_task_without_a_usable_plan_is_the_callers_fault(secret: dict[str, obj
 
 
 def test_a_plan_survives_being_stored() -> None:
-    plan = TestPlan(run=["t"], fail_to_pass=["f"], files={"t/é.py": b"\x00\xff", "t/a": "é".encode()})
+    plan = TestPlan(run=["t"], fail_to_pass=["f"], files={"t/é.py": b"\x00\xff", "t/a": b"abcd"})
+    assert plan.files["t/a"] == b"abcd"
     task = Task(
         id="t", kind="k", instruction="i", image="m", graders=[GraderSpec(type="tests")],
         secret={"tests": plan.model_dump(mode="json")},

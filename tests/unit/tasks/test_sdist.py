@@ -23,8 +23,9 @@ def tar(*members: tuple[str, bytes | str, int]) -> bytes:
     return buffer.getvalue()
 
 
-def test_files_come_without_the_top_folder_and_links_stay_out() -> None:
-    data = tar(("p-1/a.py", b"x", 0o644), ("p-1/run.sh", b"#!", 0o755), ("p-1/link", "/etc/passwd", 0o777))
+def test_files_come_without_the_top_folder_and_links_and_caches_stay_out() -> None:
+    data = tar(("p-1/a.py", b"x", 0o644), ("p-1/run.sh", b"#!", 0o755), ("p-1/link", "/etc/passwd", 0o777),
+               ("p-1/__pycache__/a.cpython-311.pyc", b"x", 0o644), ("p-1/b.pyc", b"x", 0o644))  # fmt: skip
     found = unpack(data, "p-1")
     assert {path: (file.data, file.executable) for path, file in found.items()} == {
         "a.py": (b"x", False), "run.sh": (b"#!", True),

@@ -25,7 +25,7 @@ from orchard.tasks.tree import Tree, is_test, suite_roots
 
 KIND = "release-pair"
 WORKDIR = "/testbed"
-DISCOVERY = 2
+DISCOVERY = 3
 """Version of how tests are chosen and tasks are worded; part of the cache's key."""
 
 

@@ -96,7 +96,7 @@ def _check_hash(data: bytes, expected: str, name: str) -> None:
 def unpack(data: bytes, name: str) -> Tree:
     """Return the regular files of a tar or zip archive, without its top folder.
 
-    Links and special files are left out; a path that leaves the archive, or too much content, is refused.
+    Links, special files and compiled Python are left out; a path that leads out, or too much content, is refused.
 
     Raises:
         TaskRefused: reason ``no_sdist``.
@@ -140,4 +140,5 @@ def _inner(path: str, name: str) -> str:
     parts = [part for part in PurePosixPath(path).parts if part != "."]
     if path.startswith("/") or ".." in parts or "\\" in path or "\0" in path:
         raise TaskRefused(f"{name} holds the unsafe path {path!r}", reason="no_sdist")
-    return "/".join(parts[1:])
+    cached = "__pycache__" in parts or path.endswith((".pyc", ".pyo"))
+    return "" if cached else "/".join(parts[1:])
