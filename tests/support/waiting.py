@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 
-async def until(holds: Callable[[], bool | Awaitable[bool]], seconds: float = 20.0) -> None:
+async def until(holds: Callable[[], bool | Awaitable[bool]], seconds: float = 60.0) -> None:
     """Return once ``holds``; raise ``TimeoutError`` if it does not within ``seconds``."""
     async with asyncio.timeout(seconds):
         while True:

@@ -40,8 +40,9 @@ async def box(local_home: Path) -> AsyncIterator[Sandbox]:
         yield made
 
 
-@pytest.fixture
-async def agent() -> AsyncIterator[MiniSweAgent]:
+@pytest.fixture(scope="module")
+async def agent(anyio_backend: str) -> AsyncIterator[MiniSweAgent]:
+    """One for all tests here: its imports take seconds."""
     made = MiniSweAgent()
     await made.install()
     yield made
