@@ -63,7 +63,9 @@ def test_room_keeps_its_functions_short(room: str) -> None:
         for _, lines, _ in functions(path)
     )
     if lengths:
-        assert lengths[int(len(lengths) * 0.9) - (len(lengths) > 1)] <= 30, "functions <= 30 lines at the 90th percentile"
+        assert lengths[int(len(lengths) * 0.9) - (len(lengths) > 1)] <= 30, (
+            "functions <= 30 lines at the 90th percentile"
+        )
 
 
 def test_no_room_is_named_utils() -> None:

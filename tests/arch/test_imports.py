@@ -1,16 +1,19 @@
 """Importing any room does nothing observable, and the command line starts quickly."""
 
 import pkgutil
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import orchard
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(
-    ["orchard", *(info.name for info in pkgutil.walk_packages(orchard.__path__, "orchard.") if "__main__" not in info.name)]
+    [
+        "orchard",
+        *(info.name for info in pkgutil.walk_packages(orchard.__path__, "orchard.") if "__main__" not in info.name),
+    ]
 )
 IMPORT_ALL = """
 import importlib, socket, sys, threading, builtins, os
@@ -47,19 +50,21 @@ def test_importing_every_module_does_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_help_starts_in_under_a_second() -> None:
+def test_help_takes_under_a_second_of_processor_time() -> None:
     command = [str(Path(sys.executable).parent / "orchard"), "--help"]
     best = 9.0
-    for _ in range(5):
-        start = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        best = min(best, time.perf_counter() - start)
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert done.returncode == 0, done.stderr
     assert "sandbox" in done.stdout
     assert best < 1.0
 
 
 def test_core_imports_are_light() -> None:
-    code = "import orchard, sys; print(*sorted(m for m in sys.modules if m.split('.')[0] in {'aiohttp','fastapi','pydantic','openai','typer','rich'}))"
+    heavy = {"aiohttp", "fastapi", "openai", "pydantic", "rich", "typer"}
+    code = f"import orchard, sys; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

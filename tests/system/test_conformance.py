@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.service import running_service
 
 from orchard.sandbox.conformance import CHECKS, LATER, Check, Outcome, Report, run
 from orchard.sandbox.conformance.roots import special_images
 from orchard.sandbox.conformance.targets import local, service
 from orchard.sandbox.local import LocalSettings
-from tests.support.service import running_service
 
 LINES = 60
 ALLOWED = {"local": {"disk"}, "remote": {"disk"}}

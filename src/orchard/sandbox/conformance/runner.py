@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -78,43 +78,39 @@ async def run(
     Raises:
         OrchardError: the backend cannot even make a sandbox of the default image.
     """
-    wanted = None if lines is None else set(lines)
-    chosen = [check for check in CHECKS if wanted is None or check.line in wanted]
+    wanted = set(range(1, 1000)) if lines is None else set(lines)
+    chosen = [check for check in CHECKS if check.line in wanted]
     excepted = (await context.orchard.capabilities()).exceptions
     tools = await _tools(context, {tool for check in chosen for tool in check.tools})
-    outcomes = [
-        Outcome(line, claim, "excepted", reason) for line, claim, reason in LATER if wanted is None or line in wanted
-    ]
+    outcomes = [Outcome(line, claim, "excepted", reason) for line, claim, reason in LATER if line in wanted]
+    gate = asyncio.Semaphore(at_once)
 
     async def one(check: Check) -> None:
-        reason = excepted.get(check.feature or "") or excepted.get(f"line {check.line}")
-        missing = [tool for tool in check.tools if tool not in tools]
-        if reason is not None:
-            outcome = Outcome(check.line, check.claim, "excepted", reason)
-        elif check.feature == "service" and context.service_url is None:
-            outcome = Outcome(check.line, check.claim, "not applicable", "the backend is no service")
-        elif missing:
-            outcome = Outcome(check.line, check.claim, "not applicable", f"the image has no {', '.join(missing)}")
-        else:
-            outcome = await run_check(check, context)
+        async with gate:
+            outcome = _left_out(check, excepted, tools, context) or await run_check(check, context)
         outcomes.append(outcome)
         if progress:
             progress(outcome)
 
-    gate = asyncio.Semaphore(at_once)
-
-    async def gated(check: Check) -> None:
-        async with gate:
-            await one(check)
-
     async with asyncio.TaskGroup() as group:
         for check in chosen:
             if check.seconds < ALONE_SECONDS:
-                group.create_task(gated(check))
+                group.create_task(one(check))
     for check in chosen:
         if check.seconds >= ALONE_SECONDS:
             await one(check)
     return Report(context.orchard.backend.name, sorted(outcomes, key=lambda outcome: (outcome.line, outcome.claim)))
+
+
+def _left_out(check: Check, excepted: Mapping[str, str], tools: set[str], context: Context) -> Outcome | None:
+    reason = excepted.get(check.feature or "") or excepted.get(f"line {check.line}")
+    if reason is not None:
+        return Outcome(check.line, check.claim, "excepted", reason)
+    if check.feature == "service" and context.service_url is None:
+        return Outcome(check.line, check.claim, "not applicable", "the backend is no service")
+    if missing := [tool for tool in check.tools if tool not in tools]:
+        return Outcome(check.line, check.claim, "not applicable", f"the image has no {', '.join(missing)}")
+    return None
 
 
 async def run_check(check: Check, context: Context) -> Outcome:
