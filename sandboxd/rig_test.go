@@ -136,6 +136,9 @@ func (d *daemon) makeCgroups(o options, files *[]*os.File) map[string]any {
 			d.t.Skipf("no %s here: %v", o.mark, err)
 		}
 		d.cgroups[hierarchy] = path
+		if version == 2 { // as the host does; without these controllers the limits are skipped
+			_ = os.WriteFile(filepath.Join(path, "cgroup.subtree_control"), []byte("+memory +pids +cpu"), 0)
+		}
 		f, err := os.Open(path)
 		must(d.t, err)
 		fds[hierarchy] = 3 + len(*files)

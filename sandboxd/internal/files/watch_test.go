@@ -193,14 +193,16 @@ func TestWatchTellsOfAnOverflow(t *testing.T) {
 	b.must(os.Mkdir(b.path("w/lost"), 0o755))
 	var out strings.Builder
 	w.out = newLines(recorder{&out})
+	b.must(w.file.SetReadDeadline(time.Now().Add(10 * time.Second)))
 	buf := buffers.Get().(*buffer)
 	for !strings.Contains(out.String(), `"overflow"`) {
 		n, err := w.file.Read(buf[:])
 		b.must(err)
-		b.must(w.batch(notices(buf[:n])))
+		b.must(w.batch(notices(buf[:n]))) // which takes the deadline away
 		b.must(w.out.buf.Flush())
 	}
 	b.put("w/lost/found", "")
+	b.must(w.file.SetReadDeadline(time.Now().Add(10 * time.Second)))
 	n, err := w.file.Read(buf[:])
 	b.must(err)
 	b.must(w.batch(notices(buf[:n])))

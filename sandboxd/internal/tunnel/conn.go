@@ -61,7 +61,7 @@ func upgrade(w http.ResponseWriter) (*hijacked, error) {
 func join(client *hijacked, target net.Conn) {
 	defer client.Close()
 	defer target.Close()
-	ended := make(chan error, 2)
+	ended := make(chan direction, 2)
 	go func() {
 		var err error
 		if len(client.early) > 0 {
@@ -70,14 +70,18 @@ func join(client *hijacked, target net.Conn) {
 		if err == nil {
 			_, err = io.Copy(target, client.Conn)
 		}
-		ended <- passEnd(target, err)
+		ended <- direction{target, passEnd(target, err)}
 	}()
 	go func() {
 		_, err := io.Copy(client.Conn, target)
-		ended <- passEnd(client.Conn, err)
+		ended <- direction{client.Conn, passEnd(client.Conn, err)}
 	}()
-	if err := <-ended; err == nil {
-		if awaitEnd(ended, client.Conn, target) {
+	if first := <-ended; first.err == nil {
+		last := client.Conn
+		if first.to == last {
+			last = target
+		}
+		if awaitEnd(ended, last) {
 			return
 		}
 	}
@@ -86,8 +90,15 @@ func join(client *hijacked, target net.Conn) {
 	<-ended
 }
 
-// awaitEnd waits for the second direction; false means that a peer is gone.
-func awaitEnd(ended <-chan error, conns ...net.Conn) bool {
+// direction is one that has ended: where it led, and how it ended.
+type direction struct {
+	to  net.Conn
+	err error
+}
+
+// awaitEnd waits for the second direction; false means that where it leads is gone. Where it comes
+// from may be gone already: what that has sent is still to be delivered.
+func awaitEnd(ended <-chan direction, to net.Conn) bool {
 	ticker := time.NewTicker(deadCheck)
 	defer ticker.Stop()
 	for {
@@ -95,10 +106,8 @@ func awaitEnd(ended <-chan error, conns ...net.Conn) bool {
 		case <-ended:
 			return true
 		case <-ticker.C:
-			for _, conn := range conns {
-				if hungUp(conn) {
-					return false
-				}
+			if hungUp(to) {
+				return false
 			}
 		}
 	}

@@ -52,11 +52,6 @@ func InvalidRange(detail string) *Problem {
 	return &Problem{Status: http.StatusRequestedRangeNotSatisfiable, Code: "invalid_range", Field: "range", Detail: detail}
 }
 
-// Unsupported says that this sandbox cannot do one thing, and why.
-func Unsupported(reason, detail string) *Problem {
-	return &Problem{Status: http.StatusNotImplemented, Code: "unsupported", Reason: reason, Detail: detail}
-}
-
 // Expired says that the process ran but its result is no longer kept.
 func Expired(detail string) *Problem {
 	return &Problem{Status: http.StatusGone, Code: "result_expired", Detail: detail}
