@@ -189,6 +189,22 @@ async def test_an_answer_that_could_not_be_written_is_given_again(
     assert (len(recorded.calls), len(recorded.retries)) == (2, 1)
 
 
+async def test_a_stream_lost_after_its_last_token_is_given_again(tmp_path: Path, http: aiohttp.ClientSession) -> None:
+    store, engine = GatedStore(tmp_path), Counting()
+    async with Gateway(store, {"s": engine}) as gateway:
+        session = await gateway.open_session()
+        await send_and_go(session, BODY | {"stream": True}, read=600)  # all deltas, while the record is being written
+        assert store.waiting.is_set()
+        store.gate.set()
+        await until(lambda: session.state.turns)
+        async with http.post(session.url + "/v1/chat/completions", json=BODY | {"stream": True}) as got:
+            text = await got.text()
+        assert '"content": "1"' in text
+        assert text.endswith("data: [DONE]\n\n")
+        assert (engine.calls, session.state.retries, session.state.aborted) == (1, 1, 0)
+    store.close()
+
+
 async def test_a_retry_joins_the_call_that_is_still_running(store: Store, http: aiohttp.ClientSession) -> None:
     engine = Counting(latency=0.3)
     async with Gateway(store, {"s": engine}) as gateway:

@@ -9,6 +9,7 @@ import openai
 import pytest
 from tests.contract.gateway.conftest import END_CHUNK, USER, ModelServer, client_of, events, status, text_chunk, whole
 
+from orchard.core.errors import RateLimited
 from orchard.gateway import Gateway, GatewayConfig, OpenAIEngine, ReplayEngine, ScriptEngine, bash_step
 from orchard.trajectories import Store
 
@@ -145,18 +146,19 @@ async def test_an_engine_that_breaks_off_a_live_stream_breaks_it(store: Store, m
     assert len(model_server.bodies) == 1
 
 
-async def test_a_faulty_engine_is_not_the_models_fault(store: Store) -> None:
+@pytest.mark.parametrize(("fault", "code"), [(RuntimeError("bug"), "internal"), (RateLimited("busy"), "rate_limited")])
+async def test_a_faulty_engine_is_not_the_models_fault(store: Store, fault: Exception, code: str) -> None:
     def broken(*_: Any) -> str:
-        raise RuntimeError("bug")
+        raise fault
 
     async with Gateway(store, {"s": ScriptEngine(broken)}) as gateway:
         session = await gateway.open_session()
         async with client_of(session) as client:
             with pytest.raises(openai.InternalServerError) as caught:
                 await client.chat.completions.create(model="m", messages=USER)
-    assert caught.value.code == "internal"
+    assert (caught.value.status_code, caught.value.code) == (503, code)  # never a bare 429, which some take as final
     (call,) = store.session(session.id).calls
-    assert (call.status, call.error_code) == ("error", "internal")
+    assert (call.status, call.error_code) == ("error", code)
 
 
 async def test_what_cannot_be_recorded_is_not_given(store: Store) -> None:
