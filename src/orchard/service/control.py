@@ -13,7 +13,7 @@ from orchard.sandbox.protocol import Backend
 from orchard.sandbox.types import Page, SandboxInfo, SandboxSpec, State, check_labels
 from orchard.service.datapath import DataPath
 from orchard.service.directory import Directory
-from orchard.service.keys import TENANT_LABEL, Caller
+from orchard.service.keys import KEY_LABEL, TENANT_LABEL, Caller
 from orchard.service.limits import Quotas
 from orchard.service.metrics import Metrics
 from orchard.service.once import Once, scoped
@@ -46,11 +46,11 @@ class Control:
         """
         self.check_image(spec.image)
         check_free(spec.labels)
-        own = replace(spec, labels={**spec.labels, TENANT_LABEL: caller.tenant})
         name = scoped(caller.tenant, "create", key) or new_id("key")
+        own = replace(spec, labels={**spec.labels, TENANT_LABEL: caller.tenant, KEY_LABEL: name})
 
         async def work() -> SandboxInfo:
-            async with self._quotas.slot(caller) as alive:
+            async with self._quotas.slot(caller, name) as alive:
                 info = await self._timed(own, name)
                 alive.add(info.id)
                 return info
@@ -58,11 +58,12 @@ class Control:
         return shown(await self.once.run(key and name, repr(own), work, wait=wait))
 
     async def undo_create(self, key: str, caller: Caller) -> None:
-        """Give the create under ``key`` up, whatever became of it. An unknown key is fine: nothing was made here."""
+        """Give the create under ``key`` up, whatever became of it. An unknown key is fine."""
         name = scoped(caller.tenant, "create", key)
         assert name is not None
-        info = await self.once.undo(name)
-        if isinstance(info, SandboxInfo):
+        await self.once.undo(name)
+        made = await self.backend.list({TENANT_LABEL: caller.tenant, KEY_LABEL: name})
+        for info in made.items:
             await self.delete(info.id, caller, wait=True, key=None)
 
     async def _timed(self, spec: SandboxSpec, key: str) -> SandboxInfo:

@@ -18,6 +18,8 @@ from orchard.core.errors import Conflict, InvalidArgument, Unauthorized
 from orchard.sandbox.types import check_labels
 
 TENANT_LABEL = "orchard/tenant"
+KEY_LABEL = "orchard/key"
+"""Holds the create's key, scoped to its tenant, so that a restarted service finds what it made under it."""
 _RELOAD_AFTER = 1.0  # seconds for which a read of the keys file counts
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _HEADER = "# API keys of `orchard serve`: only hashes are kept here. Make one with `orchard keys new NAME`.\n"

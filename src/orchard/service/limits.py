@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from orchard.core.errors import QuotaExceeded, RateLimited
 from orchard.sandbox.protocol import Backend
-from orchard.service.keys import TENANT_LABEL, Caller
+from orchard.service.keys import KEY_LABEL, TENANT_LABEL, Caller
 
 _BURST = 2.0  # seconds of the rate that may come at once
 _COUNT_AFTER = 5.0  # seconds for which a count of living sandboxes is believed; other replicas create too
@@ -59,8 +59,10 @@ class Quotas:
         self._tenants: defaultdict[str, _Use] = defaultdict(_Use)
 
     @asynccontextmanager
-    async def slot(self, caller: Caller) -> AsyncGenerator[set[str]]:
-        """Hold room for one create; the body adds the new id to the set it is given.
+    async def slot(self, caller: Caller, key: str) -> AsyncGenerator[set[str]]:
+        """Hold room for one create under ``key``; the body adds the new id to the set it is given.
+
+        A sandbox that was made under the same key already, by a service that has died since, needs no room.
 
         Raises:
             QuotaExceeded: no room.
@@ -68,7 +70,7 @@ class Quotas:
         use = self._tenants[caller.tenant]
         if caller.quota is not None:
             async with use.lock:
-                await self._make_room(use, caller, caller.quota)
+                await self._make_room(use, caller, caller.quota, key)
                 use.pending += 1
         else:
             use.pending += 1
@@ -77,11 +79,13 @@ class Quotas:
         finally:
             use.pending -= 1
 
-    async def _make_room(self, use: _Use, caller: Caller, quota: int) -> None:
+    async def _make_room(self, use: _Use, caller: Caller, quota: int, key: str) -> None:
         stale = time.monotonic() - use.counted_at > _COUNT_AFTER
         if stale or len(use.alive) + use.pending >= quota:
             use.alive -= await self._dead(use, caller.tenant)
-        if len(use.alive) + use.pending >= quota:
+        if len(use.alive) + use.pending < quota:
+            return
+        if not (await self._backend.list({TENANT_LABEL: caller.tenant, KEY_LABEL: key}, limit=1)).items:
             raise QuotaExceeded(
                 f"tenant {caller.tenant!r} may have {quota} sandboxes alive at once",
                 hint="delete some, or ask for a larger quota",

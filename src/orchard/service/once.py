@@ -94,17 +94,15 @@ class Once:
         while len(self._works) > _KEPT or next(iter(self._works.values())).at < old:
             self._works.popitem(last=False)
 
-    async def undo(self, key: str) -> object | None:
-        """Give ``key`` up for good: cancel its work if it is under way, else return its result; None if none is."""
+    async def undo(self, key: str) -> None:
+        """Give ``key`` up for good: cancel its work if it is under way; it never begins again."""
         self._undone[key] = None
         if len(self._undone) > _KEPT:
             self._undone.popitem(last=False)
         work = self._works.pop(key, None)
-        if work is None:
-            return None
-        work.task.cancel()
-        await asyncio.wait([work.task])
-        return None if work.task.cancelled() or work.task.exception() else work.task.result()
+        if work is not None:
+            work.task.cancel()
+            await asyncio.wait([work.task])
 
     async def close(self, grace: float) -> None:
         """Take no more work; wait ``grace`` seconds for what is under way, then cancel it."""

@@ -225,11 +225,14 @@ async def test_a_rate_is_enforced_and_a_client_waits_it_out(service: Served) -> 
     key = KeyRing(service.keys).add(new_id("r")[:20], rate=5)
     await asyncio.sleep(1.1)
     async with aiohttp.ClientSession(service.url, headers={"Authorization": f"Bearer {key}"}) as http:
-        answers = await asyncio.gather(*(http.get("/v1/sandboxes") for _ in range(20)))
-        limited = [answer for answer in answers if answer.status == 429]
-        assert 8 <= len(limited) <= 10
-        assert limited[0].headers["Retry-After"] == "1"
-        assert (await limited[0].json())["code"] == "rate_limited"
+
+        async def get() -> tuple[int, str, str]:
+            async with http.get("/v1/sandboxes") as answer:
+                return answer.status, (await answer.json()).get("code", ""), answer.headers.get("Retry-After", "")
+
+        answers = await asyncio.gather(*(get() for _ in range(20)))
+    assert 5 <= answers.count((429, "rate_limited", "1")) <= 10
+    assert len({status for status, _, _ in answers} - {200, 429}) == 0
     async with Orchard(service.url, api_key=key) as orchard:
         assert await asyncio.gather(*(orchard.list() for _ in range(3))) == [[], [], []]
 

@@ -10,8 +10,10 @@ import aiohttp
 import pytest
 from tests.support.service import Served, served
 
+from orchard.core.errors import QuotaExceeded
 from orchard.sandbox import Orchard
 from orchard.sandbox.types import State
+from orchard.service.keys import KeyRing
 
 
 @pytest.fixture
@@ -74,3 +76,22 @@ async def test_sigterm_ends_streams_soon_and_leaves_the_sandboxes(own: Served, b
         status = await process.poll()
         assert status is None
         await box.delete()
+
+
+async def test_a_quota_lets_the_retry_of_a_create_through_after_a_crash(own: Served, busybox: str) -> None:
+    key = KeyRing(own.keys).add("small", quota=1)
+    await asyncio.sleep(1.1)
+    async with Orchard(own.url, api_key=key) as orchard:
+        box = await orchard.create(busybox, ttl=120, key="k")
+        own.end(signal.SIGKILL)
+        await asyncio.to_thread(own.start)
+        assert (await orchard.create(busybox, ttl=120, key="k")).id == box.id
+        with pytest.raises(QuotaExceeded):
+            await orchard.create(busybox, ttl=120)
+        headers = {"Authorization": f"Bearer {key}"}
+        async with (
+            aiohttp.ClientSession(own.url, headers=headers) as http,
+            http.delete("/v1/creates/k") as answer,
+        ):
+            assert answer.status == 204
+        assert await orchard.list() == []

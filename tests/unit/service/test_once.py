@@ -9,11 +9,13 @@ from orchard.service.once import Once, StillRunning, scoped
 class Work:
     def __init__(self) -> None:
         self.begun = 0
+        self.running = asyncio.Event()
         self.gate = asyncio.Event()
         self.error: Exception | None = None
 
     async def __call__(self) -> int:
         self.begun += 1
+        self.running.set()
         await self.gate.wait()
         if self.error:
             raise self.error
@@ -62,9 +64,8 @@ async def test_waiting_is_bounded_and_asking_again_joins() -> None:
 async def test_a_key_that_was_given_up_ends_its_work_and_never_begins_again() -> None:
     once, work = Once(), Work()
     asked = asyncio.create_task(once.run("k", "body", work))
-    while not work.begun:
-        await asyncio.sleep(0)
-    assert await once.undo("k") is None
+    await work.running.wait()
+    await once.undo("k")
     with pytest.raises(Conflict):
         await asked
     with pytest.raises(Conflict):
@@ -72,12 +73,15 @@ async def test_a_key_that_was_given_up_ends_its_work_and_never_begins_again() ->
     assert work.begun == 1
 
 
-async def test_giving_up_what_was_done_returns_it() -> None:
+async def test_giving_up_what_was_done_or_never_asked_is_fine() -> None:
     once, work = Once(), Work()
     work.gate.set()
     await once.run("k", "body", work)
-    assert await once.undo("k") == 1
-    assert await once.undo("never") is None
+    for key in ("k", "never"):
+        await once.undo(key)
+        with pytest.raises(Conflict):
+            await once.run(key, "body", work)
+    assert work.begun == 1
 
 
 async def test_closing_waits_a_little_then_cancels() -> None:
