@@ -77,20 +77,20 @@ class Faulty:
             twin, twin_writer = await self.dial()
             ups.append(twin_writer)
             drain = asyncio.ensure_future(copy(twin, [], None, 0.0))
-            drain.add_done_callback(lambda done: done.exception())
+            drain.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         writers += ups
         back: list[asyncio.StreamWriter] = [] if fault.bad_gateway else [writer]
         halves = [
             asyncio.ensure_future(copy(reader, ups, fault.cut_request, 0.0)),
             asyncio.ensure_future(copy(upstream, back, 1 if fault.bad_gateway else fault.cut_answer, fault.delay)),
         ]
-        _, pending = await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(halves, return_when=asyncio.FIRST_EXCEPTION)  # a cut, or both have ended
         if fault.bad_gateway:
             writer.write(BAD_GATEWAY)
             await writer.drain()
             writer.close()
             writers.remove(writer)
-        for half in pending:
+        for half in halves:
             half.cancel()
         await asyncio.gather(*halves, return_exceptions=True)
 
@@ -103,11 +103,13 @@ class Faulty:
 async def copy(
     reader: asyncio.StreamReader, writers: list[asyncio.StreamWriter], limit: int | None, delay: float
 ) -> None:
-    """Copy until EOF, or until ``limit`` bytes have passed."""
+    """Copy until EOF and hand that on; break off once ``limit`` bytes have passed."""
     passed = 0
     while limit is None or passed < limit:
         data = await reader.read(1 << 16 if limit is None else min(1 << 16, limit - passed))
         if not data:
+            for writer in writers:
+                writer.write_eof()
             return
         passed += len(data)
         if delay:
@@ -115,6 +117,7 @@ async def copy(
         for writer in writers:
             writer.write(data)
             await writer.drain()
+    raise ConnectionAbortedError("cut")
 
 
 @asynccontextmanager

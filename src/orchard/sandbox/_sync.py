@@ -569,5 +569,9 @@ class SyncTunnel:
         self._bridge.call(self._inner.write_eof())
 
     def close(self) -> None:
-        """End both halves at once. Never raises."""
+        """End both halves, once what was written has gone out. Never fails."""
         self._bridge.call(self._inner.close())
+
+    def abort(self) -> None:
+        """End both halves at once."""
+        self._inner.abort()

@@ -181,10 +181,10 @@ class Extractor:
             name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent
         )
         with os.fdopen(target, "wb") as file:
-            pieces: list[tuple[int, int]] = member.sparse or [(0, member.size)]  # pyright: ignore
-            for offset, size in pieces:
-                content.seek(offset)
-                file.seek(offset)
+            for offset, size in _pieces(member):
+                if offset:
+                    getattr(content, "raw", content).seek(offset)  # the raw one can, in a tar that is a stream
+                    file.seek(offset)
                 while size and (piece := content.read(min(_COPY, size))):
                     file.write(piece)
                     size -= len(piece)
@@ -223,6 +223,11 @@ class Extractor:
                 os.utime(folder, (mtime, mtime))
             finally:
                 os.close(folder)
+
+
+def _pieces(member: tarfile.TarInfo) -> list[tuple[int, int]]:
+    """Return (offset, size) of what a member holds: all, or the data between the holes of a sparse file."""
+    return getattr(member, "sparse", None) or [(0, member.size)]
 
 
 def safe_parts(name: str) -> tuple[str, ...]:

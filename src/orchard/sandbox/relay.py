@@ -62,11 +62,14 @@ async def relay(one: Tunnel, other: Tunnel) -> None:
     halves = [asyncio.ensure_future(_copy(one, other)), asyncio.ensure_future(_copy(other, one))]
     try:
         await asyncio.wait(halves, return_when=asyncio.FIRST_EXCEPTION)
+        if all(half.done() and half.exception() is None for half in halves):
+            await asyncio.gather(one.close(), other.close())
     finally:
+        one.abort()
+        other.abort()
         for half in halves:
             half.cancel()
         await asyncio.gather(*halves, return_exceptions=True)
-        await asyncio.gather(one.close(), other.close())
 
 
 async def _copy(source: Tunnel, target: Tunnel) -> None:
@@ -101,6 +104,8 @@ class Reverse:
 
     async def _end(self, carrying: asyncio.Future[None]) -> None:
         await asyncio.wait([carrying])
+        if not carrying.cancelled() and (error := carrying.exception()) is not None:
+            log.error("reverse port %d stopped carrying", self.port, exc_info=error)
         with suppress(OrchardError, TimeoutError):
             async with asyncio.timeout(_END):
                 await self._transport.request(Call("DELETE", f"/reverse/{self.port}", applied=NotFound))
@@ -157,7 +162,7 @@ class Reverse:
                 if data:
                     raise Unavailable("a carrier said something unknown", reason=BROKEN)
         except BaseException:
-            await tunnel.close()
+            tunnel.abort()
             raise
 
     async def _serve(self, tunnel: Tunnel, first: bytes) -> None:
@@ -166,7 +171,7 @@ class Reverse:
                 outside: Tunnel = SocketTunnel(*await dial(self._target))
         except (OSError, TimeoutError) as error:
             log.warning("port %d: the target %s does not answer: %s", self.port, self._target, error)
-            await tunnel.close()
+            tunnel.abort()
             return
         with suppress(OSError):
             if first:

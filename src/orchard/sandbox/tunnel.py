@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from orchard.sandbox.types import Endpoint
 CHUNK = 1 << 16
 _HEAD_TIMEOUT = 75.0  # seconds until the answer to an Upgrade; a wait for a listener is at most 60
 _CONNECT_TIMEOUT = 5.0
+_WS_TIMEOUT = aiohttp.ClientWSTimeout(ws_close=1.0)  # pyright: ignore[reportCallIssue] - its fields are hidden from checkers
 
 
 class Tunnel(Protocol):
@@ -35,7 +37,11 @@ class Tunnel(Protocol):
         ...
 
     async def close(self) -> None:
-        """End both halves at once. Never raises."""
+        """End both halves, once what was written has gone out. Never fails."""
+        ...
+
+    def abort(self) -> None:
+        """End both halves at once."""
         ...
 
 
@@ -44,6 +50,7 @@ class SocketTunnel:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self._closed = False
 
     async def read(self) -> bytes:
         """As ``Tunnel.read``."""
@@ -61,7 +68,19 @@ class SocketTunnel:
 
     async def close(self) -> None:
         """As ``Tunnel.close``."""
-        self._writer.transport.abort()
+        self._writer.close()
+        try:
+            with suppress(OSError):
+                await self._writer.wait_closed()
+            self._closed = True
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """As ``Tunnel.abort``."""
+        if not self._closed:  # a transport that has closed cannot be aborted any more
+            self._closed = True
+            self._writer.transport.abort()
 
 
 class WebSocketTunnel:
@@ -96,6 +115,11 @@ class WebSocketTunnel:
     async def close(self) -> None:
         """As ``Tunnel.close``."""
         await self._socket.close()
+
+    def abort(self) -> None:
+        """As ``Tunnel.abort``."""
+        if (connection := self._socket._conn) is not None:  # pyright: ignore[reportPrivateUsage]
+            connection.close()
 
 
 async def open_tunnel(endpoint: Endpoint, base: str, url: URL, session: aiohttp.ClientSession) -> Tunnel:
@@ -148,7 +172,7 @@ async def _open_websocket(endpoint: Endpoint, url: URL, session: aiohttp.ClientS
             headers=dict(endpoint.headers),
             max_msg_size=0,
             heartbeat=20.0,
-            timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+            timeout=_WS_TIMEOUT,
         )
     except aiohttp.WSServerHandshakeError as error:
         if error.status == 404:

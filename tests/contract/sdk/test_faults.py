@@ -34,7 +34,7 @@ async def behind(
 
 
 def random_fault(number: int, chance: random.Random) -> Fault:
-    """Each connection is cut at some byte, answered 502, refused or doubled; one in three is sound."""
+    """Each connection is cut at some byte, answered 502, refused or doubled; one in six is nearly sound."""
     kind = chance.randrange(6)
     return [
         Fault(cut_request=chance.randrange(1, 900)),
@@ -42,7 +42,7 @@ def random_fault(number: int, chance: random.Random) -> Fault:
         Fault(bad_gateway=True),
         Fault(refuse=True),
         Fault(duplicate=True),
-        NONE,
+        Fault(cut_answer=4000),
     ][kind]
 
 
@@ -60,7 +60,7 @@ async def test_a_command_under_faults_runs_once_two_hundred_times(
             assert (result.stdout, result.exit_code) == (b"%d\n" % number, 7)
 
         await asyncio.gather(*(one(number) for number in range(200)))
-        assert proxy.connections > 200
+        assert proxy.connections > 100
     counts = await box.run("cat f* | wc -l; ls f* | wc -l")
     assert counts.text.split() == ["200", "200"]
 
@@ -157,14 +157,18 @@ async def test_moving_the_endpoint_is_followed(
 
 async def test_aborted_requests_leave_nothing_stuck(box: Sandbox) -> None:
     chance = random.Random(10)
-    for _ in range(200):
+
+    async def abort() -> None:
         call = asyncio.ensure_future(box.run("true"))
         await asyncio.sleep(chance.uniform(0, 0.02))
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
+
+    for _ in range(20):
+        await asyncio.gather(*(abort() for _ in range(10)))
     start = time.monotonic()
     assert (await box.run("echo fine")).stdout == b"fine\n"
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5
     assert not any(status.running for status in await box.processes())
 
 

@@ -93,7 +93,7 @@ async def test_carriers_that_break_are_replaced(
     true = daemon.endpoints[box.id]
     broken = {number for number in range(200) if number % 3}
     async with faulty(
-        true.base, lambda number: Fault(cut_request=300) if number in broken else NONE, short_path / "proxy"
+        true.base, lambda number: Fault(cut_answer=20 + number) if number in broken else NONE, short_path / "proxy"
     ) as (_, address):
         daemon.endpoints[box.id] = replace(true, base=address)
         other = await orchard.attach(box.id)
