@@ -178,6 +178,7 @@ func TestRemoveAndWalkAnyDepth(t *testing.T) {
 	b.must(syscall.Close(fd))
 	b.ok("GET", "files/list", "", "path", ".")
 	before := openFiles(t)
+	fewDescriptors(t, before+200)
 	if got := b.do("GET", "files/list", "", "path", "deep", "recursive", "1"); !strings.Contains(got.body, "ENAMETOOLONG") {
 		t.Errorf("neither listed nor refused: %.300s", got.body)
 	}
@@ -188,6 +189,18 @@ func TestRemoveAndWalkAnyDepth(t *testing.T) {
 	if left, err := os.ReadDir(b.path("w")); err != nil || len(left) != 0 {
 		t.Errorf("%v, %v", left, err)
 	}
+}
+
+// fewDescriptors lowers the limit of open files while a test lasts.
+func fewDescriptors(t *testing.T, n int) {
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: uint64(n), Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) })
 }
 
 func TestChmodAndSymlink(t *testing.T) {

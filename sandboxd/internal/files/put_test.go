@@ -168,6 +168,23 @@ func TestFiftyParallelWritesIntoANewFolder(t *testing.T) {
 	}
 }
 
+func TestFoldersMadeAtTheSameTime(t *testing.T) {
+	b := newBox(t, "")
+	for round := 0; round < 300; round++ {
+		name, start, results := fmt.Sprintf("/w/%d/b/c", round), make(chan struct{}), make(chan error, 8)
+		for range [8]struct{}{} {
+			go func() {
+				<-start
+				results <- b.h.makeAll(name, dirMode, owner{})
+			}()
+		}
+		close(start)
+		for range [8]struct{}{} {
+			b.must(<-results)
+		}
+	}
+}
+
 func TestReadersSeeOldOrNew(t *testing.T) {
 	b := newBox(t, "")
 	big := [2]string{strings.Repeat("a", 300<<10), strings.Repeat("b", 200<<10)}

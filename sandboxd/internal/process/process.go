@@ -114,6 +114,7 @@ func (p *Process) watch(timeout time.Duration, done func(*Process)) {
 	end := &ending{at: at, timedOut: p.timedOut, cancel: p.cancelled}
 	p.mu.Unlock()
 	p.drain(at)
+	p.pumps = nil // they go on by themselves; a kept result must be small
 	p.report(end)
 	done(p)
 }

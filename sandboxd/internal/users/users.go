@@ -4,11 +4,9 @@ package users
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 )
 
 // fileLimit bounds how much of a user database is read.
@@ -175,31 +173,6 @@ func (d Database) groups() []group {
 			continue
 		}
 		out = append(out, group{name: f[0], gid: uint32(gid), members: strings.Split(f[3], ",")})
-	}
-	return out
-}
-
-// records reads the colon-separated lines of path that have n fields.
-func records(path string, n int) [][]string {
-	// O_NONBLOCK: a command may have put a FIFO here, which must not hold us up.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return nil
-	}
-	data, err := io.ReadAll(io.LimitReader(f, fileLimit))
-	if err != nil {
-		return nil
-	}
-	var out [][]string
-	for _, line := range strings.Split(string(data), "\n") {
-		if fields := strings.SplitN(line, ":", n); len(fields) == n {
-			out = append(out, fields)
-		}
 	}
 	return out
 }
