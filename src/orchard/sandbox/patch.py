@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from orchard.core.tasks import finish, unwrapped
 from orchard.sandbox.files import Files
 from orchard.sandbox.sealed import EXECUTABLE, FILE, LINK, Blob, SealedGit, run_tool, sealed_git
 
+log = logging.getLogger(__name__)
 _AT_ONCE = 16
 _NAME = re.compile(
     rb'^(?:--- |\+\+\+ |rename from |rename to |copy from |copy to |diff --git )((?:"(?:[^"\\\n]|\\.)*"|[^\n])*)',
@@ -27,6 +29,14 @@ _TRIES = (
     ("--whitespace=nowarn", "--recount", "--ignore-space-change"),
 )
 """How git is asked to apply, from strict to lenient; after these comes patch(1) with fuzz."""
+_FUZZY = (
+    "--unified", "--fuzz=3", "--forward", "--batch", "--no-backup-if-mismatch", "--reject-file=-",
+    "--remove-empty-files",
+)  # fmt: skip
+_BEYOND_PATCH = re.compile(
+    rb"^(?:rename |copy |old mode |new mode |GIT binary|Binary files|(?:new|deleted) file mode (?!100644))", re.M
+)
+_HUNK = re.compile(rb"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
 class Changed(tuple[str, ...]):
@@ -161,30 +171,57 @@ async def _by_patch(
 ) -> str | None:
     """Apply with patch(1) and fuzz, in a folder of plain copies; None if it fails or is not to be trusted with this."""
     program = shutil.which("patch")
-    hostile = any(blob.mode == LINK for blob in present.values()) or re.search(
-        rb"^(?:new|old) (?:file )?mode 120000", patch, re.M
-    )
-    if program is None or hostile:
+    if program is None or any(blob.mode == LINK for blob in present.values()) or _BEYOND_PATCH.search(patch):
         return None
     tree = git.folder / "tree"
     await asyncio.to_thread(_lay_out, tree, present)
-    # --unified: a patch in ed's form would be run by ed.
-    argv = [
-        program,
-        f"-p{strip}",
-        "--unified",
-        "--fuzz=3",
-        "--forward",
-        "--batch",
-        "--no-backup-if-mismatch",
-        "--reject-file=-",
-        "--remove-empty-files",
-    ]
-    ended = await run_tool(argv, git.env, tree, patch)
+    argv = [program, f"-p{strip}", *_FUZZY]
+    ended = await run_tool(argv, git.env, tree, plain_hunks(patch))
     if ended.code:
         words.append((ended.output.decode("utf-8", "replace") + ended.words).strip())
         return None
-    return await git.tree("fuzzy", sorted((await asyncio.to_thread(_gather, tree)).items()))
+    after = await asyncio.to_thread(_gather, tree)
+    if after == present:  # it found nothing that it understands
+        return None
+    return await git.tree("fuzzy", sorted(after.items()))
+
+
+def plain_hunks(patch: bytes) -> bytes:
+    """Return nothing but the unified hunks of ``patch``, with true counts.
+
+    Of everything else patch(1) might make something: a script for ed, say, which can run commands.
+    """
+    lines, kept, at = patch.split(b"\n"), list[bytes](), 0
+    while at < len(lines):
+        hunk = _HUNK.match(lines[at])
+        if _is_header(lines, at):
+            kept += lines[at : at + 2]
+            at += 2
+        elif hunk is None or not kept:
+            at += 1
+        else:
+            body, at = _hunk_body(lines, at + 1)
+            old = sum(line[:1] in (b" ", b"-") for line in body)
+            new = sum(line[:1] in (b" ", b"+") for line in body)
+            kept += [b"@@ -%b,%d +%b,%d @@" % (hunk[1], old, hunk[2], new), *body]
+    return b"\n".join([*kept, b""])
+
+
+def _is_header(lines: list[bytes], at: int) -> bool:
+    return lines[at].startswith(b"--- ") and at + 1 < len(lines) and lines[at + 1].startswith(b"+++ ")
+
+
+def _hunk_body(lines: list[bytes], at: int) -> tuple[list[bytes], int]:
+    """Return the lines of the hunk that begins at ``at``, and where it ends; an empty line is an empty context line."""
+    body: list[bytes] = []
+    while at < len(lines) and (lines[at][:1] in (b" ", b"+", b"-", b"\\") or not lines[at]):
+        if _is_header(lines, at):
+            break
+        body.append(lines[at] or b" ")
+        at += 1
+    while body and body[-1] == b" ":  # a blank between hunks, or at the end
+        body.pop()
+    return body, at
 
 
 def _lay_out(tree: Path, present: dict[bytes, Blob]) -> None:
@@ -222,7 +259,10 @@ async def _put_back(
     files: Files, base: bytes, before: dict[bytes, Blob], changes: dict[bytes, Blob | None], done: list[bytes]
 ) -> None:
     for path in reversed(done):
-        await _put(files, base, path, changes[path], before.get(path))
+        try:
+            await _put(files, base, path, changes[path], before.get(path))
+        except FileError as error:  # the one that failed need not be undone, and none may keep the others from it
+            log.warning("%s could not be put back: %s", os.fsdecode(path), error)
 
 
 async def _put(files: Files, base: bytes, path: bytes, old: Blob | None, new: Blob | None) -> None:

@@ -211,7 +211,7 @@ HOSTILE = {
     "link": "diff --git a/out b/out\nnew file mode 120000\n"
     "--- /dev/null\n+++ b/out\n@@ -0,0 +1 @@\n+..\n\\ No newline at end of file\n"
     "diff --git a/out/pwned b/out/pwned\nnew file mode 100644\n--- /dev/null\n+++ b/out/pwned\n@@ -0,0 +1 @@\n+evil\n",
-    "ed": "--- a/pkg/a.py\n+++ b/pkg/a.py\n1a\n!touch /tmp/orchard-pwned\n.\nw\n",
+    "ed": "--- a/pkg/a.py\n+++ b/pkg/a.py\n1a\nx\n.\n!touch /tmp/orchard-pwned\nw\n",
 }
 
 
@@ -219,7 +219,7 @@ HOSTILE = {
 async def test_hostile_patches_change_nothing_anywhere(box: Sandbox, name: str) -> None:
     before = content(Path(box.info.workdir).parent)
     with pytest.raises(PatchFailed):
-        await box.apply_patch(HOSTILE[name])
+        await box.apply_patch(HOSTILE[name], strip=0 if name == "absolute" else 1)
     assert content(Path(box.info.workdir).parent) == before
     assert not os.path.lexists(PWNED)  # noqa: ASYNC240
 

@@ -9,7 +9,7 @@ from orchard.core.errors import InvalidArgument, Unavailable
 from orchard.core.retry import Patience
 from orchard.core.tasks import finish, unwrapped
 from orchard.sandbox.manifest import CACHES, excluded
-from orchard.sandbox.patch import named_paths
+from orchard.sandbox.patch import named_paths, plain_hunks
 from orchard.sandbox.relay import check_target
 from orchard.sandbox.transport import query
 
@@ -113,4 +113,14 @@ def test_a_target_is_refused_by_name() -> None:
 def test_queries_hold_raw_bytes() -> None:
     assert query(path="a/%2F \udcff", none=None, flag=True, off=False, many=["x", b"\xfe"]) == (
         "path=a/%252F%20%FF&flag=1&off=0&many=x&many=%FE"
+    )
+
+
+def test_only_hunks_reach_patch_with_true_counts() -> None:
+    text = b"Index: x\n1a\n!touch y\n.\n"
+    text += (
+        b"--- a/f\n+++ b/f\n@@ -1,9 +1 @@ def f():\n a\n\n-b\n+c\n\n1,2d\n--- a/g\n+++ b/g\n@@ -1 +1 @@\n--- x\n++ y\n"
+    )
+    assert plain_hunks(text) == (
+        b"--- a/f\n+++ b/f\n@@ -1,3 +1,3 @@\n a\n \n-b\n+c\n--- a/g\n+++ b/g\n@@ -1,1 +1,1 @@\n--- x\n++ y\n"
     )
