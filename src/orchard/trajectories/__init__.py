@@ -16,6 +16,7 @@ from orchard.trajectories.records import (
     schema,
 )
 from orchard.trajectories.samples import Sample, to_samples
+from orchard.trajectories.segments import Damage
 from orchard.trajectories.store import RolloutRow, SessionRow, Store
 from orchard.trajectories.trajectory import Branch, Trajectory, total_usage
 
@@ -24,6 +25,7 @@ __all__ = [
     "Branch",
     "CallRecord",
     "CallTimes",
+    "Damage",
     "Failure",
     "Filter",
     "RefusalRecord",

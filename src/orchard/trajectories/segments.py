@@ -2,6 +2,7 @@
 
 A frame is one group commit. A file that ends in the middle of a frame is read up to that frame; nobody ever appends
 behind a torn frame, since each writer has a file of its own, which it holds under a lock for as long as it lives.
+A frame that was harmed later costs itself alone: reading goes on at the next whole one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import zstandard
 
@@ -23,6 +25,7 @@ SUFFIX = ".jsonl.zst"
 SEGMENT_BYTES = 128 << 20
 """A writer starts a new file beyond this size."""
 _CHUNK = 64 << 10
+_MAGIC = b"\x28\xb5\x2f\xfd"
 _REASONS = {
     errno.ENOSPC: "no_space",
     errno.EDQUOT: "no_space",
@@ -109,6 +112,14 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+def make_folder(path: Path) -> None:
+    """Make ``path`` and its parents, durable as what will be written into them."""
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for one in missing:
+        _sync_folder(one.parent)
+
+
 def _sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -138,28 +149,83 @@ def is_live(path: Path) -> bool:
 
 
 def read_frames(path: Path, offset: int = 0) -> Iterator[Frame]:
-    """Yield the whole frames from ``offset`` (where a frame begins) on; stop before one that is torn or damaged."""
+    """Yield the whole frames from ``offset`` (where a frame begins) on; what is torn or damaged is left out."""
     with path.open("rb") as file:
-        file.seek(offset)
-        rest = b""
-        while True:
-            decoder = zstandard.ZstdDecompressor().decompressobj()
-            parts: list[bytes] = []
-            size = 0
-            while not decoder.eof:
-                chunk = rest or file.read(_CHUNK)
-                rest = b""
-                if not chunk:
-                    return
-                size += len(chunk)
-                try:
-                    parts.append(decoder.decompress(chunk))
-                except zstandard.ZstdError:
-                    return
-            rest = decoder.unused_data
-            size -= len(rest)
-            yield Frame(offset, size, b"".join(parts))
-            offset += size
+        begin: int | None = offset
+        while begin is not None:
+            offset = begin
+            for frame in _frames_at(file, offset):
+                yield frame
+                offset = frame.offset + frame.size
+            begin = _next_frame(file, offset)
+
+
+def _frames_at(file: BinaryIO, offset: int) -> Iterator[Frame]:
+    """Yield the frames that follow each other from ``offset`` on, up to the first that is not whole."""
+    file.seek(offset)
+    rest = b""
+    while True:
+        decoder = zstandard.ZstdDecompressor().decompressobj()
+        parts: list[bytes] = []
+        size = 0
+        while not decoder.eof:
+            chunk = rest or file.read(_CHUNK)
+            rest = b""
+            if not chunk:
+                return
+            size += len(chunk)
+            try:
+                parts.append(decoder.decompress(chunk))
+            except zstandard.ZstdError:
+                return
+        rest = decoder.unused_data
+        size -= len(rest)
+        yield Frame(offset, size, b"".join(parts))
+        offset += size
+
+
+def _next_frame(file: BinaryIO, offset: int) -> int | None:
+    """Return where the next whole frame begins behind a damaged one at ``offset``; None behind a torn last one.
+
+    A frame's first bytes are not ASCII, so they stand in no text that a frame holds uncompressed.
+    """
+    position, tail = offset + 1, b""
+    while True:
+        file.seek(position + len(tail))
+        chunk = file.read(_CHUNK)
+        if not chunk:
+            return None
+        window = tail + chunk
+        at = window.find(_MAGIC)
+        while at >= 0:
+            if next(_frames_at(file, position + at), None) is not None:
+                return position + at
+            at = window.find(_MAGIC, at + 1)
+        tail = window[-(len(_MAGIC) - 1) :]
+        position += len(window) - len(tail)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Bytes of a segment that hold no whole frame."""
+
+    segment: str
+    offset: int
+    size: int
+    tail: bool
+    """At the end: what a crash tore off, which nobody was told is durable. Else something has harmed the file."""
+
+
+def find_damage(path: Path) -> list[Damage]:
+    """Return what cannot be read of a segment whose writer is gone."""
+    found: list[Damage] = []
+    end = 0
+    for frame in read_frames(path):
+        if frame.offset > end:
+            found.append(Damage(path.name, end, frame.offset - end, tail=False))
+        end = frame.offset + frame.size
+    size = path.stat().st_size
+    return found + ([Damage(path.name, end, size - end, tail=True)] if size > end else [])
 
 
 def read_frame(path: Path, offset: int, size: int) -> bytes:

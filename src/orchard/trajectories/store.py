@@ -20,7 +20,17 @@ from orchard.core.errors import NotFound
 from orchard.trajectories.commit import Committer
 from orchard.trajectories.index import Index, check_where
 from orchard.trajectories.records import RECORD, AnyRecord, RolloutRecord
-from orchard.trajectories.segments import SEGMENT_BYTES, is_live, read_frame, read_frames, segment_paths, store_error
+from orchard.trajectories.segments import (
+    SEGMENT_BYTES,
+    Damage,
+    find_damage,
+    is_live,
+    make_folder,
+    read_frame,
+    read_frames,
+    segment_paths,
+    store_error,
+)
 from orchard.trajectories.trajectory import Trajectory, join
 
 
@@ -79,7 +89,7 @@ class Store:
         self.path = path
         self._segments = path / "segments"
         try:
-            self._segments.mkdir(parents=True, exist_ok=True)
+            make_folder(self._segments)
         except OSError as error:
             raise store_error(f"cannot make {self._segments}", error) from error
         self._committer = Committer(self._segments, segment_bytes)
@@ -184,6 +194,11 @@ class Store:
             for frame in read_frames(path):
                 for line in frame.data.splitlines():
                     yield load(line)
+
+    def damage(self) -> list[Damage]:
+        """Return what cannot be read of the files whose writers are gone: torn tails, and harm done later."""
+        gone = [path for path in segment_paths(self._segments) if not is_live(path)]
+        return [one for path in gone for one in find_damage(path)]
 
     def _of_sessions(self, sessions: Sequence[str]) -> list[AnyRecord]:
         marks = ", ".join("?" * len(sessions))

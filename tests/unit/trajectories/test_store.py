@@ -116,6 +116,30 @@ def test_garbage_behind_the_last_frame(tmp_path_factory: pytest.TempPathFactory,
         assert [c.index for c in again.session("se-1").calls] == [0, 1]
 
 
+@settings(max_examples=40, deadline=None)
+@given(where=st.floats(0, 1, exclude_max=True), harm=st.integers(1, 255), length=st.integers(1, 40))
+def test_harm_in_the_middle_costs_what_it_touches(
+    tmp_path_factory: pytest.TempPathFactory, where: float, harm: int, length: int
+) -> None:
+    path = tmp_path_factory.mktemp("harm")
+    ends = [0]
+    with Store(path) as store:
+        for n in range(6):
+            store.append_now(call(n))
+            ends.append(segment_files(path)[0].stat().st_size)
+    segment = segment_files(path)[0]
+    data = bytearray(segment.read_bytes())
+    start = int(where * len(data))
+    stop = min(start + length, len(data))
+    data[start:stop] = bytes(byte ^ harm for byte in data[start:stop])
+    segment.write_bytes(data)
+    whole = [n for n in range(6) if ends[n + 1] <= start or ends[n] >= stop]
+    with Store(path) as again:
+        assert [c.index for c in again.session("se-1").calls] == whole
+        assert sum(one.size for one in again.damage()) == len(data) - sum(ends[n + 1] - ends[n] for n in whole)
+        assert all(one.tail == (one.offset + one.size == len(data)) for one in again.damage())
+
+
 def test_queries(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.append_now(rollout("ro-1", ["a"], reward=1.0, labels={"kind": "x y"}, stop="submitted"))
