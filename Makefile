@@ -49,7 +49,7 @@ bench: setup-test sandboxd ## measure against floors and peers; writes bench/res
 sandboxd: $(SANDBOXD) ## build the daemon that runs inside every sandbox
 $(SANDBOXD): $(GO_SOURCES)
 	@mkdir -p $(@D)
-	cd sandboxd && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o ../$@ .
+	cd sandboxd && CGO_ENABLED=0 go build -trimpath -tags nethttpomithttp2 -ldflags "-s -w -X main.version=$(VERSION)" -o ../$@ .
 
 setup-demo:
 	@scripts/setup demo

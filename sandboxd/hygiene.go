@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 )
 
 const (
@@ -55,19 +54,18 @@ func settle() {
 	debug.SetGCPercent(50)
 }
 
-// prestartThreads makes threads that stay: each holds one goroutine in a system call
-// until all are there.
+// prestartThreads makes threads that stay: a goroutine that is locked to its thread and
+// waits keeps that thread from serving another, so each of them needs a new one.
 func prestartThreads() {
-	var gate sync.WaitGroup
-	gate.Add(spareThreads)
+	var all sync.WaitGroup
+	all.Add(spareThreads)
 	for range [spareThreads]struct{}{} {
 		go func() {
 			runtime.LockOSThread()
-			gate.Done()
-			nap := syscall.NsecToTimespec(int64(2 * time.Millisecond))
-			_ = syscall.Nanosleep(&nap, nil)
-			runtime.UnlockOSThread()
+			defer runtime.UnlockOSThread()
+			all.Done()
+			all.Wait()
 		}()
 	}
-	gate.Wait()
+	all.Wait()
 }

@@ -66,7 +66,9 @@ func (s *Spool) readOnce(p []byte, off int64) (n int, next int64, err error) {
 		}
 		defer file.Close()
 	}
+	s.store.disk <- struct{}{}
 	n, err = file.ReadAt(p, at)
+	<-s.store.disk
 	if n > 0 && errors.Is(err, io.EOF) {
 		err = nil
 	}

@@ -112,7 +112,9 @@ func (s *Spool) write(p []byte, at int64) error {
 	file := s.file
 	s.mu.Unlock()
 	defer s.mu.Lock()
+	s.store.disk <- struct{}{}
 	n, err := file.WriteAt(p, at)
+	<-s.store.disk
 	s.store.held.Add(int64(n))
 	s.held += int64(n)
 	return err

@@ -20,6 +20,9 @@ const (
 	budgetBytes = 8 << 20
 	// memfdLimit bounds a stream where there is no state folder.
 	memfdLimit = 64 << 20
+	// diskThreads bounds how many threads wait for the spool's disk at once, so that a
+	// slow disk never needs more threads than sandboxd has beforehand.
+	diskThreads = 16
 	// diskless is the size of the newest part that is kept when the disk is full.
 	diskless = 256 << 10
 )
@@ -31,11 +34,12 @@ type Store struct {
 	used  atomic.Int64 // bytes of memory taken by small streams
 	held  atomic.Int64 // bytes written to files that are kept
 	seq   atomic.Int64
+	disk  chan struct{}
 }
 
 // NewStore makes the folder spool below state (nil: no state folder), empty.
 func NewStore(state *dirfd.Dir, limit int64) (*Store, error) {
-	s := &Store{limit: limit}
+	s := &Store{limit: limit, disk: make(chan struct{}, diskThreads)}
 	if state == nil {
 		s.limit = min(limit, memfdLimit)
 		return s, nil

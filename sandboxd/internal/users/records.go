@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // stamp tells one content of a file from another without reading it.
@@ -14,6 +15,9 @@ type stamp struct {
 	size          int64
 	changed       syscall.Timespec
 }
+
+// settled is the age from which a time stamp tells every later change.
+const settled = 2 * time.Second
 
 // cached is a parsed file; commands start often, users change seldom.
 type cached struct {
@@ -40,6 +44,9 @@ func records(path string, n int) [][]string {
 		return c.lines
 	}
 	lines := parse(path, n)
+	if time.Since(time.Unix(info.Ctim.Unix())) < settled {
+		return lines // it may change again without a new time stamp
+	}
 	if cache.files == nil {
 		cache.files = map[string]cached{}
 	}
