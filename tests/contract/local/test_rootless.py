@@ -47,9 +47,17 @@ def run(*argv: str) -> None:
 
 @pytest.mark.parametrize("name", ["test_life.py", "test_images.py"])
 def test_as_an_ordinary_user(user: pwd.struct_passwd, name: str):
-    script = f"cd {REPOSITORY} && exec {sys.executable} -m pytest -p no:cacheprovider -q --timeout 120 -k "not static_binary"
+    pytest_command = f"{sys.executable} -m pytest -p no:cacheprovider -q --timeout 120 -k 'not static_binary'"
     done = subprocess.run(
-        ["runuser", "-u", user.pw_name, "--", "sh", "-c", f"{script} tests/contract/local/{name}"],
+        [
+            "runuser",
+            "-u",
+            user.pw_name,
+            "--",
+            "sh",
+            "-c",
+            f"cd {REPOSITORY} && exec {pytest_command} tests/contract/local/{name}",
+        ],
         env={"HOME": user.pw_dir, "PATH": os.environ["PATH"], "GOCACHE": f"{user.pw_dir}/.cache/go"},
         capture_output=True,
         text=True,

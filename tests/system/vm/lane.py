@@ -41,14 +41,15 @@ for module in $(/bin/busybox cat /modules/order); do /bin/busybox insmod /module
 exec /bin/busybox switch_root /new /lane
 """
 _LANE = """#!/bin/busybox sh
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root ORCHARD_HOME=/var/orchard
+export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/packages:src
 mkdir -p /proc /sys /dev /run
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /dev/shm; mount -t devpts devpts /dev/pts; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /run
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 busybox ip link set lo up
 cd /repository
-PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/packages:src ORCHARD_HOME=/var/orchard %s
+%s
 echo "lane: exit $?"
 busybox poweroff -f
 """
@@ -60,16 +61,15 @@ def boot(command: str, *, timeout: float = 400) -> tuple[int, str]:
     with tempfile.TemporaryDirectory(prefix="orchard-vm-") as scratch:
         checkout = Path(scratch) / "checkout.tar"
         _pack_checkout(checkout, command)
-        console = subprocess.run(
-            [
-                *("qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-nographic"),
-                *("-m", str(_MEMORY_MIB), "-no-reboot", "-kernel", str(folder / "kernel")),
-                *("-initrd", str(folder / "initrd"), "-append", "console=ttyS0 quiet panic=-1 rdinit=/init"),
-                *("-drive", f"file={folder / 'root.tar'},format=raw,if=virtio,readonly=on"),
-                *("-drive", f"file={checkout},format=raw,if=virtio,readonly=on"),
-            ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, check=False,
-        ).stdout.decode("utf-8", "replace")  # fmt: skip
+        argv = [
+            *("timeout", "--kill-after=5", str(timeout), "qemu-system-x86_64", "-accel", "tcg,thread=multi"),
+            *("-cpu", "max", "-smp", "2", "-nographic", "-m", str(_MEMORY_MIB), "-no-reboot"),
+            *("-kernel", str(folder / "kernel"), "-initrd", str(folder / "initrd")),
+            *("-append", "console=ttyS0 quiet panic=-1 rdinit=/init"),
+            *("-drive", f"file={folder / 'root.tar'},format=raw,if=virtio,readonly=on"),
+            *("-drive", f"file={checkout},format=raw,if=virtio,readonly=on"),
+        ]
+        console = _run(argv, check=False).replace("\r\n", "\n")
     marks = [line for line in console.splitlines() if line.startswith("lane: exit ")]
     return (int(marks[-1].split()[-1]) if marks else -1), console
 
@@ -184,7 +184,11 @@ def _kernel_package() -> str:
     raise RuntimeError("apt knows no kernel package: run apt-get update first")
 
 
-def _run(argv: Sequence[str], cwd: Path | None = None) -> None:
-    done = subprocess.run(argv, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{argv[0]} failed: {done.stderr[-800:]}")
+def _run(argv: Sequence[str], cwd: Path | None = None, *, check: bool = True) -> str:
+    done = subprocess.run(
+        argv, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    output = done.stdout.decode("utf-8", "replace")
+    if check and done.returncode:
+        raise RuntimeError(f"{argv[0]} failed: {output[-800:]}")
+    return output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -28,6 +29,7 @@ from orchard.sandbox.local.settings import LocalSettings
 from orchard.sandbox.protocol import Capabilities
 from orchard.sandbox.types import Endpoint, Page, SandboxInfo, SandboxSpec, State
 
+_log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -186,7 +188,7 @@ class LocalBackend:
             return
         await asyncio.to_thread(parts.makers.shutdown)
         while self._behind:
-            await asyncio.wait([asyncio.wrap_future(each) for each in list(self._behind)])
+            await asyncio.gather(*map(asyncio.wrap_future, list(self._behind)), return_exceptions=True)
         await asyncio.to_thread(parts.lookers.shutdown)
 
     def _check_allowed(self, image: str) -> None:
@@ -227,6 +229,7 @@ class LocalBackend:
         done = parts.lookers.submit(work, *args, **kwargs)
         self._behind.add(done)
         done.add_done_callback(self._behind.discard)
+        done.add_done_callback(_log_failure)
         return done
 
     async def _look(self, parts: _Parts, sandbox_id: str) -> Record:
@@ -277,6 +280,13 @@ class LocalBackend:
         except Unavailable:  # it is ending this moment, or busy: what is on record stands
             return info
         return replace(info, expires_at=datetime.fromisoformat(str(lease["expires_at"])))
+
+
+def _log_failure(done: Future[None]) -> None:
+    """Keep what nobody waits for from failing in silence; the next sweep tries it again."""
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        _log.warning("work behind the scenes of the local backend failed: %s", error)
 
 
 def _gone(record: Record) -> SandboxGone:

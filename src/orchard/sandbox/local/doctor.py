@@ -81,7 +81,8 @@ def _architecture(settings: LocalSettings) -> Check:
 
 def _sandboxd(settings: LocalSettings) -> Check:
     ok = os.access(settings.sandboxd, os.X_OK)
-    words = "the daemon for the inside of sandboxes is " + ("there" if ok else f"missing at {settings.sandboxd}")
+    place = "there" if ok else f"missing at {settings.sandboxd}"
+    words = f"sandboxd, the daemon for the inside of sandboxes, is {place}"
     return Check("sandboxd", ok, words, None if ok else "make sandboxd")
 
 
