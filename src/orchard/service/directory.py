@@ -69,7 +69,10 @@ class Directory:
             InvalidArgument: not an id.
             NotFound: no such sandbox, or another tenant's.
         """
-        info = await self._backend.get(check_id(sandbox_id, "sandbox id"))
+        try:
+            info = await self._backend.get(check_id(sandbox_id, "sandbox id"))
+        except NotFound:
+            raise unknown(sandbox_id) from None
         if tenant_of(info) != caller.tenant:
             raise unknown(sandbox_id)
         return info

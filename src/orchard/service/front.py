@@ -163,9 +163,10 @@ class Front:
         if not turn.status:
             await send_problem(turn.scope, turn.send, error, turn.request_id)
             if turn.scope["type"] == "websocket":
-                await _await_end(turn.receive)
+                await _await_end(turn.receive, 2)
         elif turn.scope["type"] == "http":
             _break(turn.scope)
+            await _await_end(turn.receive, 1)
         else:
             await turn.send({"type": "websocket.close", "code": 1011})
 
@@ -205,12 +206,12 @@ def _bounded(receive: Any) -> Any:
     return bounded
 
 
-async def _await_end(receive: Any) -> None:
-    """Wait until a refused WebSocket's connection has ended; uvicorn takes an earlier return for a lost handshake."""
+async def _await_end(receive: Any, times: int) -> None:
+    """Wait until a connection has ended that was refused or broken; uvicorn logs an earlier return as a fault."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(1.0):
-            for _ in range(2):
-                while (await receive())["type"] != "websocket.disconnect":
+            for _ in range(times):
+                while not (await receive())["type"].endswith(".disconnect"):
                     pass
 
 

@@ -169,10 +169,14 @@ async def test_another_tenants_sandbox_does_not_exist(service: Served, orchard: 
                     await call(box.id)
         headers = {"Authorization": f"Bearer {other_key}"}
         async with aiohttp.ClientSession(service.url, headers=headers) as http:
-            for path in ("health", "files?path=/etc", "proxy/80/", "processes"):
-                async with http.get(f"/v1/sandboxes/{box.id}/{path}") as answer:
-                    assert answer.status == 404, path
-                    assert (await answer.json())["code"] == "not_found"
+            for path in ("", "/health", "/files?path=/etc", "/proxy/80/", "/processes"):
+                told = []
+                for name in (box.id, "sb-" + "0" * 20):  # another's, and none at all: not to be told apart
+                    async with http.get(f"/v1/sandboxes/{name}{path}") as answer:
+                        assert answer.status == 404, path
+                        facts = await answer.json()
+                        told.append({**facts, "request_id": "", "detail": facts["detail"].replace(name, "ID")})
+                assert told[0] == told[1]
         assert (await box.run("true")).ok
     finally:
         await box.delete()

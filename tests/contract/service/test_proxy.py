@@ -165,7 +165,9 @@ async def test_events_come_at_once(daemon: DaemonBackend) -> None:
         assert await asyncio.wait_for(answer.content.read(), 2) == b"data: two\n\n"
 
 
-async def test_a_large_download_comes_whole_and_a_cut_one_is_seen(daemon: DaemonBackend) -> None:
+async def test_a_large_download_comes_whole_and_a_cut_one_is_seen(
+    daemon: DaemonBackend, caplog: pytest.LogCaptureFixture
+) -> None:
     async with proxied(daemon) as (http, base, _):
         start, got = time.monotonic(), 0
         async with http.get(base + "/big") as answer:
@@ -176,6 +178,7 @@ async def test_a_large_download_comes_whole_and_a_cut_one_is_seen(daemon: Daemon
         with pytest.raises(aiohttp.ClientPayloadError):
             async with http.get(base + "/cut") as answer:
                 await answer.read()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_websockets_pass_with_protocol_frames_and_close_codes(daemon: DaemonBackend) -> None:
