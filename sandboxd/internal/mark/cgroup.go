@@ -19,6 +19,8 @@ import (
 type Cgroups struct {
 	version int
 	roots   map[string]dirfd.Dir // by hierarchy; "unified" alone on version 2
+	own     []dirfd.Dir          // where each command gets a cgroup: what marks, counts and kills
+	shared  []int                // `tasks` of the other hierarchies, which all commands enter
 	reaper  *reap.Reaper
 
 	mu      sync.Mutex
@@ -39,12 +41,39 @@ func NewCgroups(version int, fds map[string]int, reaper *reap.Reaper) (*Cgroups,
 	if len(m.roots) == 0 || (version == 2 && len(m.roots) != 1) {
 		return nil, fmt.Errorf("cgroup.fds: %d directories do not fit version %d", len(m.roots), version)
 	}
+	if err := m.divide(); err != nil {
+		return nil, err
+	}
 	name, err := m.make()
 	if err != nil {
 		return nil, err
 	}
 	m.remove(name)
 	return m, nil
+}
+
+// divide tells the hierarchies that need a cgroup per command from those where it would
+// only cost time: cpu and freezer act on all commands of the sandbox together.
+func (m *Cgroups) divide() error {
+	for _, name := range []string{"unified", "pids", "memory"} {
+		if root, ok := m.roots[name]; ok {
+			m.own = append(m.own, root)
+		}
+	}
+	if len(m.own) == 0 {
+		return fmt.Errorf("cgroup.fds: one of unified, pids, memory is due")
+	}
+	for name, root := range m.roots {
+		if name == "unified" || name == "pids" || name == "memory" {
+			continue
+		}
+		fd, err := syscall.Openat(root.FD, "tasks", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("the %s cgroup: %w", name, err)
+		}
+		m.shared = append(m.shared, fd)
+	}
+	return nil
 }
 
 // Kind is "cgroup".
@@ -69,7 +98,7 @@ func (m *Cgroups) make() (string, error) {
 }
 
 func (m *Cgroups) makeNamed(name string) error {
-	for _, root := range m.roots {
+	for _, root := range m.own {
 		if err := root.Mkdir(name, 0o755); err != nil {
 			return err
 		}
@@ -80,7 +109,7 @@ func (m *Cgroups) makeNamed(name string) error {
 // remove removes the cgroup from every hierarchy; false if it is still in use.
 func (m *Cgroups) remove(name string) bool {
 	gone := true
-	for _, root := range m.roots {
+	for _, root := range m.own {
 		if err := root.Rmdir(name); err != nil && err != syscall.ENOENT { //nolint:errorlint // a bare errno
 			gone = false
 		}
@@ -133,17 +162,30 @@ func (m *Cgroups) startThread(name string, c *Command) (*reap.Child, error) {
 	done := make(chan result, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this function
-		for hierarchy, root := range m.roots {
-			if err := root.Write(name+"/tasks", "0"); err != nil {
-				done <- result{err: fmt.Errorf("entering the %s cgroup: %w", hierarchy, err)}
-				return
-			}
+		if err := m.enter(name); err != nil {
+			done <- result{err: fmt.Errorf("entering the cgroups: %w", err)}
+			return
 		}
 		child, err := m.reaper.Start(func() (int, error) { return c.exec(c.attributes()) })
 		done <- result{child, err}
 	}()
 	r := <-done
 	return r.child, r.err
+}
+
+// enter moves the calling thread ("0") into the command's cgroups and the shared ones.
+func (m *Cgroups) enter(name string) error {
+	for _, root := range m.own {
+		if err := root.Write(name+"/tasks", "0"); err != nil {
+			return err
+		}
+	}
+	for _, tasks := range m.shared {
+		if _, err := syscall.Write(tasks, []byte("0")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // KillAll kills every tree.
@@ -207,23 +249,10 @@ func (m *Cgroups) sweep() {
 	}
 }
 
-// main hierarchy: the one whose list of processes is read; any will do, all are equal.
-func (m *Cgroups) any() dirfd.Dir {
-	for _, name := range []string{"unified", "pids", "memory"} {
-		if root, ok := m.roots[name]; ok {
-			return root
-		}
-	}
-	for _, root := range m.roots {
-		return root
-	}
-	panic("no hierarchy")
-}
-
 // pids lists the living processes of a cgroup, without ourselves: on version 1 the
 // thread that forked may not have ended yet.
 func (m *Cgroups) pids(name string) []int {
-	text, err := m.any().Read(name + "/cgroup.procs")
+	text, err := m.own[0].Read(name + "/cgroup.procs")
 	if err != nil {
 		if err != syscall.ENOENT && err != syscall.ENODEV { //nolint:errorlint // a bare errno
 			log.Printf("cgroup %s: %v", name, err)

@@ -79,7 +79,10 @@ func (t *cgroupTree) Kill() bool                    { return t.maker.kill(t.name
 func (t *cgroupTree) Empty() bool                   { return len(t.maker.pids(t.name)) == 0 }
 
 func (t *cgroupTree) Release() {
-	kills := t.Toll().OOMKills
+	var kills int64
+	if root, ok := t.maker.roots["memory"]; ok {
+		kills = keyed(root, t.name+"/memory.oom_control", "oom_kill")
+	}
 	t.maker.mu.Lock()
 	released := !t.maker.live[t]
 	if !released {

@@ -128,13 +128,13 @@ func (p *Process) report(end *ending) {
 	if p.timer != nil && p.tree.Empty() {
 		p.timer.Stop()
 	}
-	p.tree.Release()
-	p.stdin.close()
 	p.mu.Lock()
 	p.end = end
 	p.mu.Unlock()
+	p.stdin.close()
 	close(p.exited)
 	p.endActivity()
+	p.tree.Release() // nobody needs to wait for that
 }
 
 // plausiblyOOM guards against counters that neighbours share: then only a command that

@@ -129,10 +129,7 @@ func (rd *reader) finish(held [2]output.Extent) error {
 			}
 		}
 	}
-	if err := rd.out.status(frameExit, rd.p.statusWith(held)); err != nil {
-		return err
-	}
-	return rd.out.flush()
+	return rd.out.status(frameExit, rd.p.statusWith(held)) // goes out with the end of the answer
 }
 
 // skipMiddle leaves out what the bounded view does not show.

@@ -161,12 +161,12 @@ func (r *reverse) match() {
 
 // carry joins a connection and a carrier; if the carrier is dead the connection waits on.
 func (r *reverse) carry(conn *heldConn, c *carrier) {
+	end := r.activity.Begin() // before the peer hears of it: there is no moment without
 	alive := c.claim()
 	if alive {
-		end := r.activity.Begin()
 		join(c.hijacked, conn.Conn)
-		end()
 	}
+	end()
 	r.mu.Lock()
 	delete(r.active, conn.Conn)
 	r.mu.Unlock()

@@ -206,6 +206,27 @@ func TestIdleCarriersAreKeptAlive(t *testing.T) {
 	}
 }
 
+// A round of keep-alives that began before a carrier was claimed may reach it after.
+func TestAClaimedCarrierGetsNoKeepAlive(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	c := newCarrier(&hijacked{Conn: ours})
+	go c.watch(func() {})
+	got := make(chan []byte, 1)
+	go func() {
+		data, _ := io.ReadAll(theirs)
+		got <- data
+	}()
+	if !c.claim() {
+		t.Fatal("a living carrier cannot be claimed")
+	}
+	c.keepAlive()
+	_ = ours.Close()
+	if data := <-got; string(data) != "\x01" {
+		t.Errorf("the peer got %q", data)
+	}
+}
+
 func TestDeleteEndsEverything(t *testing.T) {
 	b := newBox(t, "unix")
 	port := b.reverse(0, 201)
