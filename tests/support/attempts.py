@@ -39,6 +39,16 @@ for word in sys.argv:
         open(word[11:], "w").write("<testsuites><testsuite>" + cases + "</testsuite></testsuites>")
         os._exit(0)
 """
+REWRITE = """
+import pathlib, sys
+if "pytest" in sys.modules:
+    path = pathlib.Path("tests/test_xmltodict.py")
+    path.write_text(path.read_text().replace("self.assertEqual(", "print("))
+"""
+LENIENT = """
+import unittest
+unittest.TestCase.assertEqual = lambda *words, **more: None
+"""
 HARD_CODED = """
 _real = parse
 def parse(xml, *rest, **options):
@@ -93,5 +103,7 @@ CASES = {
     "library that exits": Case(into(LIBRARY, "import os; os._exit(0)"), 0, "pytest left no report"),
     "library that fakes the runner": Case(into(LIBRARY, f"if True:{LIE}"), 0, "tampered"),
     "library that writes the report": Case(into(LIBRARY, REPORT), 0, "tampered"),
+    "library that rewrites tests": Case(into(LIBRARY, REWRITE), 0, "changed while the tests ran"),
+    "library that disarms assertions": Case(into(LIBRARY, LENIENT), 0, "tampered"),
     "endless loop": Case(into(LIBRARY, "while True: pass"), 0, "did not end within"),
 }  # fmt: skip

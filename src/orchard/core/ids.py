@@ -17,7 +17,8 @@ def new_id(prefix: str) -> str:
     """Return ``prefix-`` and 20 characters: 9 of the time in milliseconds, 11 (55 bits) random."""
     stamp = int(time.time() * 1000)
     head = "".join(_ALPHABET[(stamp >> shift) & 31] for shift in range(40, -1, -5))
-    tail = "".join(secrets.choice(_ALPHABET) for _ in range(11))
+    bits = secrets.randbits(55)
+    tail = "".join(_ALPHABET[(bits >> shift) & 31] for shift in range(50, -1, -5))
     return f"{prefix}-{head}{tail}"
 
 

@@ -43,8 +43,9 @@ async def follow(transport: Transport, start: Call | None, attach: Callable[[], 
         OrchardError: what the sandbox answered.
     """
     patience = Patience(RETRY_WINDOW)
-    call, sent = start or attach(), start is None
+    begun, sent = start is None, start is None
     while True:
+        call = attach() if begun or start is None else start
         try:
             async with transport.stream(call, patience) as response:
                 sent = True
@@ -52,11 +53,12 @@ async def follow(transport: Transport, start: Call | None, attach: Callable[[], 
                     if frame.kind in _PROGRESS:
                         patience.reset()
                     if frame.kind == Kind.EXIT:
-                        await _drain(response)
+                        if not response.content.at_eof():
+                            await _drain(response)
                         yield frame
                         return
+                    begun = True
                     yield frame
-                    call = attach()
         except NotFound as error:
             if call is start:
                 raise
