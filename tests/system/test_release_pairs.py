@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.attempts import CASES, FAKE, into
 
+from orchard.core.errors import TaskRefused
 from orchard.rewards.protocol import Attempt, Reward
 from orchard.rewards.registry import grader
 from orchard.rewards.tests import plan_of
@@ -21,6 +22,7 @@ from orchard.tasks.registry import load_tasks
 from orchard.tasks.release_pair.diff import file_patch
 from orchard.tasks.tree import SourceFile
 
+REACH = 'import socket; socket.create_connection(("1.1.1.1", 443), 3)'
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
@@ -96,9 +98,10 @@ def test_the_agent_sees_the_old_release_with_git_and_without_network(backend: Lo
                 "status": "git status --porcelain", "log": "git log --format=%s",
                 "version": "cd / && python -c 'import xmltodict; print(xmltodict.__version__, xmltodict.__file__)'",
                 "tests": "python -m pytest -q tests 2>&1 | tail -1", "pytest": "pytest --version",
-                "new": "grep -c \"'emptya': None\" tests/test_xmltodict.py", "pip": "pip download xmltodict; true",
+                "new": "grep -c \"'emptya': None\" tests/test_xmltodict.py",
                 "installed": "pip list 2>/dev/null | grep -i xmltodict",
             }  # fmt: skip
+            commands["reach"] = f"python -c '{REACH}' 2>&1 | tail -1"
             return {name: (await box.run(command, cwd=task.workdir)).text.strip() for name, command in commands.items()}
 
     found = asyncio.run(look())
@@ -110,6 +113,7 @@ def test_the_agent_sees_the_old_release_with_git_and_without_network(backend: Lo
     assert found["pytest"].startswith("pytest 8.")
     assert found["new"] == "0"
     assert "/testbed" in found["installed"]
+    assert found["reach"].startswith("OSError")
 
 
 def test_the_second_time_is_the_same_image_and_makes_no_sandbox(
@@ -129,6 +133,28 @@ def test_the_second_time_is_the_same_image_and_makes_no_sandbox(
             return await source.prepare(orchard)
 
     assert asyncio.run(again()) == task
+
+
+@pytest.mark.parametrize(
+    ("pair", "reason"),
+    [
+        ("idna@3.6..3.7", "no_tests"),
+        ("cachetools@5.3.2..5.3.3", "no_code_change"),
+        ("xmltodict@0.13.0..0.14.0", "no_changelog_entry"),
+        ("xmltodict@0.14.2..99.0", "no_sdist"),
+    ],
+)
+def test_a_pair_without_a_signal_is_refused_with_the_reason(
+    backend: LocalBackend, debian_image: str, pair: str, reason: str
+) -> None:
+    async def prepare() -> None:
+        (source,) = load_tasks(f"release-pair:{pair}", image=debian_image)
+        async with Orchard(backend=backend) as orchard:
+            await source.prepare(orchard)
+
+    with pytest.raises(TaskRefused) as caught:
+        asyncio.run(prepare())
+    assert caught.value.reason == reason
 
 
 def run(backend: LocalBackend, task: Task, patch: bytes, *, gold: bool = False) -> Reward:

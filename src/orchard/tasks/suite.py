@@ -1,7 +1,7 @@
 """Running a test suite with pytest in a sandbox: the same way for discovery and for grading.
 
-The report goes to a path outside of the work tree that nothing can know beforehand, and one test that must fail is
-added: a report without it, or in which it did not fail, was not written by an honest pytest.
+The report goes to a path outside of the work tree that nothing can know beforehand; tests that must fail are added
+(``orchard.tasks.canary``); and the suite's Python files must be the same after the run as before.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
 from orchard.core.errors import FileMissing, InvalidArgument
 from orchard.sandbox import Result, Sandbox
-from orchard.tasks import junit
-from orchard.tasks.junit import Case, Status
+from orchard.sandbox.manifest import excludes, fetch_manifest
+from orchard.tasks import canary, junit
+from orchard.tasks.junit import Case
 
-LOG_TAIL = 4000
-_CANARY = "def test_must_fail():\n    raise AssertionError({token!r})\n"
+LOG_TAIL = 6000
 _UNSET = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTHONPATH")
 
 
@@ -60,30 +59,42 @@ async def run_suite(box: Sandbox, suite: Suite) -> Outcome:
         OrchardError: infrastructure trouble only.
     """
     token = secrets.token_hex(12)
-    report = f"/tmp/orchard-{token}.xml"
-    canary = _canary_path(suite, token)
-    await box.files.write(f"{suite.workdir}/{canary}", _CANARY.format(token=token))
+    report, probe = f"/tmp/orchard-{token}.xml", canary.path_beside(suite.run, token)
+    await box.files.write(f"{suite.workdir}/{probe}", canary.source(token))
+    before = await _python_files(box, suite)
     result = await box.run(
-        _command(suite, report, canary), cwd=suite.workdir, timeout=suite.seconds, merge=True, unset_env=_UNSET,
+        _command(suite, report, probe), cwd=suite.workdir, timeout=suite.seconds, merge=True, unset_env=_UNSET,
         env={"PY_COLORS": "0"},
     )  # fmt: skip
     facts = _facts(result)
     if result.timed_out:
         return Outcome(None, f"the tests did not end within {suite.seconds:g} s", **facts)
     try:
-        data = await _read(box, report)
-        cases = junit.parse(data, {*suite.files, canary})
+        cases, honest = canary.taken_out(junit.parse(await _read(box, report), {*suite.files, probe}), probe)
     except FileMissing:
         return Outcome(None, "pytest left no report", **facts)
     except InvalidArgument as error:
         return Outcome(None, error.message, **facts)
-    witness = cases.pop(f"{canary}::test_must_fail", None)
-    if witness is None or witness.status is not Status.FAILED or token not in witness.message:
-        return Outcome(None, "the report does not show a test to fail that must: it was tampered with", **facts)
+    if not honest:
+        return Outcome(None, "tests that must fail did not: the verdicts were tampered with", **facts)
+    changed = sorted(path for path, _ in (await _python_files(box, suite)).items() ^ before.items())
+    if changed:
+        return Outcome(None, f"{', '.join(changed[:8])} changed while the tests ran", **facts)
     return Outcome(cases, **facts)
 
 
-def _command(suite: Suite, report: str, canary: str) -> list[str]:
+async def _python_files(box: Sandbox, suite: Suite) -> Mapping[str, str | None]:
+    """Return the hashes of the Python files that are run, and of every conftest.py."""
+    nodes = await fetch_manifest(box.transport, suite.workdir, excludes(()))
+    return {
+        path: node.sha256
+        for path, node in nodes.items()
+        if path.endswith(".py")
+        and (path.endswith("conftest.py") or any(path == root or path.startswith(f"{root}/") for root in suite.run))
+    }
+
+
+def _command(suite: Suite, report: str, probe: str) -> list[str]:
     """Return the argv.
 
     ``-I``: neither the work tree nor the environment decides what pytest or Python's library is; ``-B``: nothing is
@@ -92,14 +103,8 @@ def _command(suite: Suite, report: str, canary: str) -> list[str]:
     options = ["-o", "junit_family=xunit1", f"--junitxml={report}", "--rootdir=.", "--maxfail=0", "--tb=short"]
     options += ["--continue-on-collection-errors", "--color=no", "-q"]
     # Named beside its own folder, pytest would run it in place of the folder.
-    alone = not any(canary.startswith(f"{root}/") for root in suite.run)
-    return [suite.python, "-I", "-B", "-m", "pytest", *options, *suite.run, *([canary] if alone else [])]
-
-
-def _canary_path(suite: Suite, token: str) -> str:
-    first = PurePosixPath(suite.run[0])
-    folder = first.parent if first.suffix == ".py" else first
-    return (folder / f"test_zz_{token}_test.py").as_posix()
+    alone = not any(probe.startswith(f"{root}/") for root in suite.run)
+    return [suite.python, "-I", "-B", "-m", "pytest", *options, *suite.run, *([probe] if alone else [])]
 
 
 async def _read(box: Sandbox, report: str) -> bytes:

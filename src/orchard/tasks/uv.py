@@ -117,8 +117,11 @@ async def installed(lock: str, platform: Platform) -> Path:
         target = scratch / "site"
         options = ["--quiet", "--no-deps", "--link-mode", "copy", *platform.arguments()]
         await run_uv(["pip", "install", *options, "--target", str(target), "-r", str(lock_file)])
-        with contextlib.suppress(OSError):  # another process was quicker with the same content
+        try:
             target.rename(folder)
+        except OSError:  # another process was quicker with the same content
+            if not folder.exists():
+                raise
     finally:
         await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
     return folder
