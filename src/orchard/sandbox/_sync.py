@@ -330,6 +330,18 @@ class SyncSandbox:
         """Return a block in which a port of this machine's loopback, which it yields, leads to ``port`` inside."""
         return self._bridge.block(self._inner.forward(port, local_port=local_port))
 
+    def url(self, port: int) -> str:
+        """Return the base URL, with a ``/`` at its end, of the HTTP or WebSocket server on ``port`` inside.
+
+        Through a service it is the service's port proxy: send the API key, as ``X-Orchard-Key`` where the server wants
+        an ``Authorization`` of its own. Elsewhere a port of this machine's loopback leads there, until ``close`` or
+        ``delete``, or the end of the event loop that asked.
+
+        Raises:
+            InvalidArgument: no port.
+        """
+        return self._bridge.call(self._inner.url(port))
+
     def extend(self, ttl: float) -> None:
         """Let it end ``ttl`` seconds from now, sooner or later than before.
 

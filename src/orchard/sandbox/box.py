@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,7 +19,7 @@ from orchard.sandbox.manifest import Baseline, excludes, take_baseline
 from orchard.sandbox.patch import apply_patch
 from orchard.sandbox.process import Process, collect
 from orchard.sandbox.protocol import Backend
-from orchard.sandbox.relay import Reverse, forwarded, open_port
+from orchard.sandbox.relay import Reverse, check_port, forwarded, open_port
 from orchard.sandbox.sessions import Sessions
 from orchard.sandbox.spool import read_spool
 from orchard.sandbox.streams import StdinPipe, follow, start_call, stream_call
@@ -40,6 +40,7 @@ class Sandbox:
         self._sessions = sessions
         self._baselines: dict[tuple[str, tuple[str, ...]], Baseline] = {}
         self._files = Files(self._transport)
+        self._forwards: dict[tuple[asyncio.AbstractEventLoop, int], tuple[AsyncExitStack, int]] = {}
 
     def __repr__(self) -> str:
         return f"Sandbox({self.id!r}, image={self._info.image!r}, backend={self._info.backend!r})"
@@ -241,6 +242,31 @@ class Sandbox:
         """Return a block in which a port of this machine's loopback, which it yields, leads to ``port`` inside."""
         return forwarded(self._transport, port, local_port)
 
+    async def url(self, port: int) -> str:
+        """Return the base URL, with a ``/`` at its end, of the HTTP or WebSocket server on ``port`` inside.
+
+        Through a service it is the service's port proxy: send the API key, as ``X-Orchard-Key`` where the server wants
+        an ``Authorization`` of its own. Elsewhere a port of this machine's loopback leads there, until ``close`` or
+        ``delete``, or the end of the event loop that asked.
+
+        Raises:
+            InvalidArgument: no port.
+        """
+        check_port(port)
+        endpoint = self._transport.endpoint
+        if endpoint.tunnel == "websocket":
+            return f"{endpoint.base.rstrip('/').removesuffix(endpoint.prefix)}{endpoint.prefix}/proxy/{port}/"
+        where = (asyncio.get_running_loop(), port)
+        if where not in self._forwards:
+            stack = AsyncExitStack()
+            self._forwards[where] = stack, await stack.enter_async_context(forwarded(self._transport, port, 0))
+        return f"http://127.0.0.1:{self._forwards[where][1]}/"
+
+    async def _end_forwards(self) -> None:
+        here = asyncio.get_running_loop()
+        for where in [known for known in self._forwards if known[0] is here]:
+            await self._forwards.pop(where)[0].aclose()
+
     async def extend(self, ttl: float) -> None:
         """Let it end ``ttl`` seconds from now, sooner or later than before.
 
@@ -271,11 +297,13 @@ class Sandbox:
 
     async def delete(self, *, wait: bool = True) -> None:
         """End it. With ``wait``, return once nothing of it is left. Deleting twice is fine."""
+        await self._end_forwards()
         await self._backend.delete(self.id, wait=wait)
         await self._transport.close()
 
     async def close(self) -> None:
         """Close the connections to it. It lives on, and this object may be used again."""
+        await self._end_forwards()
         await self._transport.close()
 
     async def _locate(self) -> Endpoint:

@@ -13,6 +13,7 @@ from tests.support.service import Served
 
 from orchard.core.errors import FileIsFolder, FileMissing
 from orchard.sandbox import Orchard, Sandbox
+from orchard.sandbox.local import LocalBackend, LocalSettings
 from orchard.sandbox.transport import Call
 
 MIB = 1 << 20
@@ -203,3 +204,33 @@ async def test_three_hundred_commands_at_once_are_not_capped(box: Sandbox) -> No
     results = await asyncio.gather(*(box.run(["sleep", "1"]) for _ in range(300)))
     assert all(result.ok for result in results)
     assert time.monotonic() - start < 30
+
+
+SERVER = "while true; do printf 'HTTP/1.0 200 OK\\r\\n\\r\\ninside\\n' | nc -l -p 8000; done"
+
+
+async def test_a_server_inside_has_a_url_through_the_service_and_without(
+    box: Sandbox, http: aiohttp.ClientSession, image_home: Path
+) -> None:
+    await box.start(SERVER)
+    (await box.tunnel(8000, wait=5)).abort()
+    backend = LocalBackend(LocalSettings(home=image_home))
+    async with Orchard(backend=backend) as direct, aiohttp.ClientSession() as plain:
+        beside = await direct.attach(box.id)
+        for client, url in ((http, await box.url(8000)), (plain, await beside.url(8000))):
+            async with asyncio.timeout(10):
+                while True:
+                    try:
+                        async with client.get(url) as answer:
+                            text = await answer.text()
+                        if answer.status == 200:
+                            break
+                    except aiohttp.ClientError:
+                        pass  # between two connections nobody listens
+                    await asyncio.sleep(0.05)
+            assert text == "inside\n"
+        assert await beside.url(8000) == await beside.url(8000)
+        await beside.close()
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await plain.get(url)
+    await backend.close()
