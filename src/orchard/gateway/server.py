@@ -15,7 +15,8 @@ from weakref import WeakSet
 
 from aiohttp import web
 
-from orchard.core.errors import InvalidArgument, NotFound, OrchardError, StoreFailed, Unauthorized
+from orchard.core.errors import Conflict, InvalidArgument, NotFound, OrchardError, StoreFailed, Unauthorized
+from orchard.core.tasks import finish
 from orchard.gateway.delivery import error_response, send_stream, send_whole
 from orchard.gateway.dialects import chat as dialect
 from orchard.gateway.engine import Engine
@@ -77,16 +78,25 @@ class Gateway:
         return f"http://{self._config.host}:{self._port}"
 
     async def __aenter__(self) -> Gateway:
-        self._sockets = SocketFolder()
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._config.host, self._config.port, backlog=1024)
-        await site.start()
+        try:
+            await web.TCPSite(self._runner, self._config.host, self._config.port, backlog=1024).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise Conflict(
+                f"cannot listen on {self._config.host}:{self._config.port}: {error.strerror}",
+                hint="take another port, or 0 for a free one",
+            ) from error
         self._port = int(self._runner.addresses[0][1])
+        self._sockets = SocketFolder()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await finish(self._stop())
+
+    async def _stop(self) -> None:
         for session in list(self._sessions.values()):
             await self.close_session(session)
         await self._runner.cleanup()
@@ -147,13 +157,19 @@ class Gateway:
         return self._engines[engine]
 
     async def close_session(self, session: Session) -> None:
-        """Cut its calls, record them, and forget it; its key, URL and socket answer 401 or nothing from now on."""
+        """Cut its calls, record them, and forget it; its key, URL and socket answer 401 or nothing from now on.
+
+        It is carried to its end even if the caller is cancelled meanwhile.
+        """
         if self._sessions.pop(session.id, None) is None:
             return
         path = session.target.removeprefix("unix:")
         del self._keys[session.api_key], self._by_socket[path]
         self._servers.pop(session.id).close()
-        await asyncio.to_thread(Path(path).unlink, missing_ok=True)
+        await finish(self._wind_up(session, Path(path)))
+
+    async def _wind_up(self, session: Session, socket: Path) -> None:
+        await asyncio.to_thread(socket.unlink, missing_ok=True)
         await session.end_calls()
         for transport in self._transports.pop(session.id):
             transport.abort()

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from orchard.core.ids import new_id
-from orchard.core.tasks import finish
 from orchard.gateway.dialects.chat import ChatRequest
 from orchard.gateway.engine import Engine
 from orchard.gateway.errors import BudgetExceeded
@@ -147,15 +146,11 @@ class Session:
         await self.store.append(RetryRecord(session=self.id, call=exchange.id, at=datetime.now(UTC)))
 
     async def end_calls(self) -> None:
-        """Cut the calls that are running; each is recorded as aborted before this returns, even if cancelled."""
+        """Cut the calls that are running; each is recorded as aborted before this returns."""
         running = list(self._running)
         for exchange in running:
             exchange.cut()
-        await finish(_settled(running))
-
-
-async def _settled(exchanges: list[Exchange]) -> None:
-    await asyncio.gather(*(exchange.settled() for exchange in exchanges))
+        await asyncio.gather(*(exchange.settled() for exchange in running))
 
 
 def new_session_id() -> str:

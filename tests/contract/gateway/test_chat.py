@@ -12,7 +12,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessage
 from tests.contract.gateway.conftest import USER, client_of, until
 
-from orchard.core.errors import NotFound
+from orchard.core.errors import Conflict, NotFound
 from orchard.gateway import Budget, Gateway, GatewayConfig, ScriptEngine, bash_step
 from orchard.trajectories import Store
 
@@ -201,6 +201,30 @@ async def test_nothing_secret_is_logged(store: Store, caplog: pytest.LogCaptureF
         assert session.api_key not in repr(session)
     assert session.api_key not in caplog.text
     assert "very-private" not in caplog.text
+
+
+async def test_closing_goes_on_when_its_caller_is_cancelled(store: Store) -> None:
+    async with Gateway(store, {"script": ScriptEngine(["x"], latency=30)}) as gateway:
+        session = await gateway.open_session()
+        async with aiohttp.ClientSession() as http:
+            ask = asyncio.ensure_future(http.post(session.url + "/chat/completions", json={"messages": USER}))
+            await until(lambda: session.state.last_call)
+            closing = asyncio.ensure_future(session.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            assert session.state.aborted == 1
+            assert (await ask).status == 503
+        assert [call.status for call in store.session(session.id).calls] == ["aborted"]
+
+
+async def test_a_port_that_is_taken(store: Store) -> None:
+    async with Gateway(store, {}) as first:
+        port = int(first.url.rsplit(":", 1)[1])
+        with pytest.raises(Conflict):
+            async with Gateway(store, {}, GatewayConfig(port=port)):
+                pass
 
 
 async def test_closing_leaves_nothing(store: Store) -> None:

@@ -172,11 +172,11 @@ async def send_and_go(session: Session, body: dict[str, Any], *, read: int = 0) 
     await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("wait", [0.0, 0.4])
+@pytest.mark.parametrize("wait", [0.0, 1.0])
 async def test_an_answer_that_could_not_be_written_is_given_again(
     store: Store, http: aiohttp.ClientSession, wait: float
 ) -> None:
-    engine = Counting(latency=0.3)
+    engine = Counting(latency=0.8)
     async with Gateway(store, {"s": engine}) as gateway:
         session = await gateway.open_session()
         await send_and_go(session, BODY)
@@ -194,7 +194,7 @@ async def test_a_stream_lost_after_its_last_token_is_given_again(tmp_path: Path,
     async with Gateway(store, {"s": engine}) as gateway:
         session = await gateway.open_session()
         await send_and_go(session, BODY | {"stream": True}, read=600)  # all deltas, while the record is being written
-        assert store.waiting.is_set()
+        await store.waiting.wait()
         store.gate.set()
         await until(lambda: session.state.turns)
         async with http.post(session.url + "/v1/chat/completions", json=BODY | {"stream": True}) as got:
@@ -210,7 +210,7 @@ async def test_a_retry_joins_the_call_that_is_still_running(store: Store, http: 
     async with Gateway(store, {"s": engine}) as gateway:
         session = await gateway.open_session()
         first = asyncio.ensure_future(post(http, session))
-        await asyncio.sleep(0.1)
+        await until(lambda: session.state.last_call)
         again = await post(http, session, RETRY)
         assert again["id"] == (await first)["id"]
         other = await asyncio.gather(post(http, session), post(http, session))

@@ -13,7 +13,7 @@ from orchard.core.errors import RateLimited
 from orchard.gateway import Gateway, GatewayConfig, OpenAIEngine, ReplayEngine, ScriptEngine, bash_step
 from orchard.trajectories import Store
 
-QUICK = GatewayConfig(hold_seconds=0.6, keep_alive_seconds=0.05, header_grace_seconds=0.05)
+QUICK = GatewayConfig(hold_seconds=1.0, keep_alive_seconds=0.05, header_grace_seconds=0.05)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -109,7 +109,9 @@ async def test_an_engine_that_stays_away_is_503_and_recorded(
 
 async def test_a_held_stream_is_kept_alive(store: Store, model_server: ModelServer) -> None:
     model_server.replies = [status(503), status(503), events([text_chunk("ok"), END_CHUNK])]
-    async with Gateway(store, {"o": OpenAIEngine(model_server.url)}, GatewayConfig(keep_alive_seconds=0.05)) as gateway:
+    async with Gateway(
+        store, {"o": OpenAIEngine(model_server.url)}, GatewayConfig(keep_alive_seconds=0.02, header_grace_seconds=0.02)
+    ) as gateway:
         session = await gateway.open_session(model="m")
         body = {"messages": USER, "stream": True}
         async with aiohttp.ClientSession() as http, http.post(session.url + "/chat/completions", json=body) as got:
