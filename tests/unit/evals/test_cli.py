@@ -1,0 +1,34 @@
+"""``orchard eval`` refuses what is wrong before anything is made."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchard.cli.main import run
+
+EXAMPLE = Path(__file__).parents[3] / "examples/tasks/slug-keeps-digits"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--policy", "goldd"], "no policy 'goldd'"),
+        (["--model", "m"], "--model needs --base-url"),
+        ([], "give --policy, or --model with --base-url"),
+        (["--policy", "gold", "--harness", "mini"], "no harness 'mini'"),
+        (["--policy", "gold", "--only", "other"], "no task other"),
+        (["--policy", "gold", "--option", "temperature=1"], "--option takes HARNESS.NAME=VALUE"),
+    ],
+)
+def test_wrong_arguments_are_named_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    monkeypatch.setenv("ORCHARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "argv", ["orchard", "eval", str(EXAMPLE), "--run", str(tmp_path / "run"), *words])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "home").exists()
