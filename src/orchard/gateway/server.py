@@ -42,7 +42,7 @@ class GatewayConfig:
     hold_seconds: float = 240.0
     """How long a call waits for an engine that is away; clients give up at 300 s and later."""
     keep_alive_seconds: float = 10.0
-    header_grace_seconds: float = 0.25
+    header_grace_seconds: float = 1.0
     """How long a stream's headers wait for a first sign of the engine, so that a refusal still has its status."""
     body_bytes: int = 64 << 20
 

@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
+from aiohttp import web
 from tests.contract.gateway.conftest import END_CHUNK, USER, ModelServer, client_of, events, status, text_chunk, whole
 
 from orchard.core.errors import RateLimited
@@ -124,13 +125,30 @@ async def test_a_held_stream_is_kept_alive(store: Store, model_server: ModelServ
 async def test_a_refusal_is_passed_on_with_its_status(store: Store, model_server: ModelServer, stream: bool) -> None:
     body = {"error": {"message": "too long", "type": "invalid_request_error", "code": "context_length_exceeded"}}
     model_server.replies = [status(400, body)]
-    async with Gateway(store, {"o": OpenAIEngine(model_server.url)}) as gateway:
+    config = GatewayConfig(header_grace_seconds=20)
+    async with Gateway(store, {"o": OpenAIEngine(model_server.url)}, config) as gateway:
         session = await gateway.open_session(model="m")
         async with client_of(session, max_retries=2) as client:
             with pytest.raises(openai.BadRequestError) as caught:
                 await client.chat.completions.create(model="m", messages=USER, stream=stream)
     assert caught.value.body == body["error"]
     assert len(model_server.bodies) == 1
+    assert session.state.error_code == "engine_refused"
+
+
+async def test_a_late_refusal_of_a_stream_is_an_event(store: Store, model_server: ModelServer) -> None:
+    async def late(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.sleep(0.2)
+        return await status(400, {"error": {"message": "too long", "code": "context_length_exceeded"}})(request, body)
+
+    model_server.replies = [late]
+    async with Gateway(store, {"o": OpenAIEngine(model_server.url)}, QUICK) as gateway:
+        session = await gateway.open_session(model="m")
+        async with client_of(session) as client:
+            stream = await client.chat.completions.create(model="m", messages=USER, stream=True)
+            with pytest.raises(openai.APIError, match="too long"):
+                async for _ in stream:
+                    pass
     assert session.state.error_code == "engine_refused"
 
 
