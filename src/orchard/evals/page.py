@@ -83,8 +83,9 @@ def _result(row: Row, note: str) -> str:
     metrics = row.metrics
     cells = [at_text(metrics.pass_at), at_text(metrics.pass_hat), unjudged_text(metrics)]
     numbers = "".join(f'<td class="num">{escape(text)}</td>' for text in cells)
+    script = f"<br><small>must {escape(note)}</small>" if note else ""
     return (
-        f"<tr><td>{escape(row.harness)}</td><td>{escape(row.policy)}<br><small>{escape(note)}</small></td><td>{_bar(metrics)}</td>"
+        f"<tr><td>{escape(row.harness)}</td><td>{escape(row.policy)}{script}</td><td>{_bar(metrics)}</td>"
         f'<td class="num">{metrics.passed}/{metrics.judged}</td>{numbers}</tr>\n'
     )
 

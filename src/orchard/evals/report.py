@@ -40,6 +40,7 @@ class Cell:
     turns: int
     tries: int
     seconds: float
+    """Of all stages but ``prepare``, which all rollouts of the task share."""
     failure: str | None
     """``seam: reason`` of what kept it from being judged."""
     expect: str | None
@@ -117,8 +118,9 @@ def _lean(row: RolloutRecord) -> RolloutRecord:
 
 
 def _cell(row: RolloutRecord) -> Cell:
+    seconds = sum(spent for stage, spent in row.seconds.items() if stage != "prepare")
     return Cell(
         id=row.id, task=row.task, harness=row.harness, policy=row.policy, attempt=row.attempt, reward=row.reward,
-        stop=row.stop, turns=row.turns, tries=row.tries, seconds=round(sum(row.seconds.values()), 2),
+        stop=row.stop, turns=row.turns, tries=row.tries, seconds=round(seconds, 2),
         failure=f"{row.failure.seam}: {row.failure.reason}" if row.failure else None, expect=row.labels.get("expect"),
     )  # fmt: skip

@@ -21,8 +21,8 @@ def render(report: Report) -> RenderableType:
         title=escape(report.title), title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
     )
     for name in columns:
-        text = name in ("harness", "policy", "script")
-        table.add_column(name, justify="left" if text else "right", no_wrap=name in ("passed", "mean [95 %]"))
+        text = name in ("harness", "policy", "must")
+        table.add_column(name, justify="left" if text else "right", no_wrap=name not in ("pass@k", "pass^k"))
     for row in report.rows:
         table.add_row(*(escape(text(row)) for text in columns.values()))
     return Group(table, *(Text.from_markup(line) for line in _notes(report)))
@@ -32,7 +32,7 @@ def _columns(report: Report) -> dict[str, Callable[[Row], str]]:
     """Return the columns that say something in this report."""
     columns: dict[str, Callable[[Row], str]] = {"harness": lambda row: row.harness, "policy": lambda row: row.policy}
     if any(row.expect for row in report.rows):
-        columns["script"] = lambda row: expected(report, row)
+        columns["must"] = lambda row: expected(report, row)
     columns["passed"] = lambda row: f"{row.metrics.passed}/{row.metrics.judged}"
     columns["mean [95 %]"] = lambda row: mean_text(row.metrics)
     if any(one.k > 1 for row in report.rows for one in row.metrics.pass_at):
@@ -47,7 +47,7 @@ def mean_text(metrics: Metrics) -> str:
     """Return ``0.75 [0.30, 0.95]``, with the bounds that unjudged attempts leave open."""
     if metrics.mean is None:
         return "–"
-    text = f"{metrics.mean.mean:.3f} [{metrics.mean.low:.2f}, {metrics.mean.high:.2f}]"
+    text = f"{metrics.mean.mean:.2f} [{metrics.mean.low:.2f}, {metrics.mean.high:.2f}]"
     return text if metrics.bounds is None else f"{text} ({metrics.bounds[0]:.2f} to {metrics.bounds[1]:.2f})"
 
 
@@ -58,11 +58,11 @@ def at_text(values: Sequence[AtK]) -> str:
 
 
 def expected(report: Report, row: Row) -> str:
-    """Return what the script's author expects and whether it came; empty where nothing is expected."""
+    """Return ``fail ✓``: what the script's author expects and whether it came; empty where nothing is expected."""
     if row.expect is None:
         return ""
     wrong = sum((cell.harness, cell.policy) == (row.harness, row.policy) for cell in report.surprises)
-    return f"must {row.expect}: {f'{wrong} did not' if wrong else 'did'}"
+    return f"{row.expect} {f'✗ ({wrong} did not)' if wrong else '✓'}"
 
 
 def methods(report: Report) -> str:
