@@ -98,6 +98,13 @@ func TestWatchATree(t *testing.T) {
 	w.expect("created /w/zoo/m1/n2/late")
 	b.must(os.Rename(b.path("w/zoo/m1"), b.path("w/away")))
 	w.expect("removed /w/zoo/m1")
+	b.put("w/away/n2/stray", "")
+	b.put("w/zoo/marker", "")
+	for _, e := range w.until("/w/zoo/marker") {
+		if strings.Contains(fmt.Sprint(e), "stray") {
+			t.Errorf("what left the tree is still watched: %v", e)
+		}
+	}
 	b.must(os.Rename(b.path("w/away"), b.path("w/zoo/back")))
 	w.expect("created /w/zoo/back/n2/late")
 	b.put("w/zoo/back/n2/again", "")

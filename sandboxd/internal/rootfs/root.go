@@ -11,6 +11,10 @@ import (
 // maxLinks bounds the symlinks followed for one path, as the kernel does.
 const maxLinks = 40
 
+// maxRaces bounds how often openat2 is asked again. It gives up on ".." whenever anything
+// anywhere is renamed meanwhile; somebody who never stops renaming shall not stop us.
+const maxRaces = 16
+
 // noOpenat2 is set once the kernel, or a seccomp filter, has said that it lacks openat2.
 var noOpenat2 atomic.Bool
 
@@ -120,8 +124,11 @@ func resolve(dir int, name string, flags int, how uint64) (int, error) {
 	}
 	if !noOpenat2.Load() {
 		fd, err := openat2(dir, name, flags, 0, how)
-		for try := 0; err == syscall.EAGAIN && try < 1000; try++ { // a rename met a ".."
+		for try := 0; err == syscall.EAGAIN && try < maxRaces; try++ {
 			fd, err = openat2(dir, name, flags, 0, how)
+		}
+		if err == syscall.EAGAIN {
+			return walk(dir, name, flags, how)
 		}
 		if err != syscall.ENOSYS && (err != syscall.EPERM || openat2Works(dir)) {
 			return fd, err

@@ -163,6 +163,35 @@ func TestParentFollowsToWhatIsNotThere(t *testing.T) {
 	})
 }
 
+// The kernel gives up on ".." when something is renamed meanwhile; no client shall hear of it.
+func TestRenamesMeanwhileAreBorne(t *testing.T) {
+	root, inside, _ := house(t)
+	must(t, os.MkdirAll(filepath.Join(inside, "w/a/b"), 0o755))
+	done := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+				_ = os.Rename(filepath.Join(inside, "etc"), filepath.Join(inside, "etc2"))
+				_ = os.Rename(filepath.Join(inside, "etc2"), filepath.Join(inside, "etc"))
+			}
+		}
+	}()
+	name := "a" + strings.Repeat("/b/..", 300)
+	for i := 0; i < 300; i++ {
+		if _, err := where(root, name, OPath); err != nil {
+			t.Errorf("try %d: %v", i, err)
+			break
+		}
+	}
+	close(done)
+	<-stopped
+}
+
 func TestChmodWithoutTheNewCall(t *testing.T) {
 	for _, old := range []bool{false, true} {
 		noFchmodat2.Store(old)
