@@ -77,7 +77,7 @@ async def run_suite(box: Sandbox, suite: Suite) -> Outcome:
         return Outcome(None, error.message, **facts)
     if not honest:
         return Outcome(None, "tests that must fail did not: the verdicts were tampered with", **facts)
-    changed = sorted(path for path, _ in (await _python_files(box, suite)).items() ^ before.items())
+    changed = sorted({path for path, _ in (await _python_files(box, suite)).items() ^ before.items()})
     if changed:
         return Outcome(None, f"{', '.join(changed[:8])} changed while the tests ran", **facts)
     return Outcome(cases, **facts)
