@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -139,4 +142,36 @@ func TestTheEntrypointRunsAndItsEndIsNotTheSandboxs(t *testing.T) {
 	if r := d.run("echo alive", nil); string(r.stdout) != "alive\n" {
 		t.Errorf("%+v", r)
 	}
+}
+
+func TestTheEndOfTheSandboxIsNeverShownAsTheEndOfACommand(t *testing.T) {
+	forEachMark(t, options{state: true}, func(t *testing.T, d *daemon) {
+		stream := d.open(context.Background(), "POST", "/v1/processes?stream=full", body{"id": "x", "shell": "echo up; sleep 1000"})
+		defer stream.Body.Close()
+		waited := make(chan []byte, 1)
+		go func() {
+			response, err := d.try(context.Background(), "GET", "/v1/processes/x?wait=30", nil)
+			if err != nil {
+				waited <- nil // the connection broke: that is no exit either
+				return
+			}
+			text, _ := io.ReadAll(response.Body)
+			response.Body.Close()
+			waited <- text
+		}()
+		time.Sleep(100 * time.Millisecond)
+		d.do("POST", "/v1/shutdown", body{})
+		for {
+			kind, _, payload, err := readFrame(stream.Body)
+			if kind == 6 && err == nil {
+				t.Fatalf("the stream tells of an exit: %s", payload)
+			}
+			if err != nil {
+				break
+			}
+		}
+		if text := <-waited; strings.Contains(string(text), "exited") {
+			t.Errorf("the wait tells of an exit: %s", text)
+		}
+	})
 }

@@ -14,7 +14,9 @@ import (
 
 const (
 	// bodyLimit bounds the request that starts a process: a script of a few MB fits well.
-	bodyLimit   = 32 << 20
+	bodyLimit = 32 << 20
+	// largeBody is the size from which only a few requests are read at once.
+	largeBody   = 1 << 20
 	longestWait = 60 * time.Second
 )
 
@@ -36,6 +38,13 @@ func (t *Table) Routes(mux *http.ServeMux) {
 
 // decode reads the body. A known id answers whatever the rest of the body says.
 func (t *Table) decode(w http.ResponseWriter, r *http.Request) (*request, error) {
+	if r.ContentLength < 0 || r.ContentLength > largeBody {
+		leave, err := t.large.Enter()
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit))
 	var tooBig *http.MaxBytesError
 	switch {
@@ -86,7 +95,7 @@ func (t *Table) post(w http.ResponseWriter, r *http.Request) error {
 	}
 	err = t.stream(w, r, p, view{mode: mode, code: code})
 	if created && p.killOnBreak && p.running() {
-		go p.cancel()
+		go func() { _ = p.cancel() }()
 	}
 	return err
 }
@@ -119,6 +128,9 @@ func (t *Table) get(w http.ResponseWriter, r *http.Request) error {
 		case <-timer.C:
 		case <-r.Context().Done():
 		}
+		if p.doomed.Load() {
+			return shuttingDown()
+		}
 	}
 	wire.JSON(w, http.StatusOK, p.status())
 	return nil
@@ -129,7 +141,9 @@ func (t *Table) delete(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p.cancel()
+	if err := p.cancel(); err != nil {
+		return err
+	}
 	wire.JSON(w, http.StatusOK, p.status())
 	return nil
 }

@@ -2,11 +2,13 @@ package process
 
 import (
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"orchard/sandboxd/internal/mark"
 	"orchard/sandboxd/internal/output"
+	"orchard/sandboxd/internal/wire"
 )
 
 // Process is one command, from its start until its result expires.
@@ -27,6 +29,7 @@ type Process struct {
 	failed error         // why nothing was started; valid after ready
 	exited chan struct{} // closed when the exit is reported
 
+	doomed      atomic.Bool // the sandbox ended while it ran
 	endActivity func()
 	timer       *time.Timer
 
@@ -157,12 +160,15 @@ func (p *Process) expire() {
 }
 
 // cancel kills the tree and waits until nothing is left of it.
-func (p *Process) cancel() {
+func (p *Process) cancel() error {
 	p.mu.Lock()
 	p.cancelled = p.cancelled || !p.mainEnded
 	p.mu.Unlock()
-	p.tree.Kill()
+	if !p.tree.Kill() {
+		return wire.Conflict("unkillable", "a process of this command is in an uninterruptible sleep; it dies when that ends")
+	}
 	<-p.exited
+	return nil
 }
 
 // running tells whether the exit has not been reported yet.

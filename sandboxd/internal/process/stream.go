@@ -83,6 +83,9 @@ func (t *Table) stream(w http.ResponseWriter, r *http.Request, p *Process, v vie
 		exited := closed(p.exited)
 		held := [2]output.Extent{p.streams[0].Extent(), p.streams[1].Extent()}
 		if exited {
+			if p.doomed.Load() {
+				return shuttingDown() // no exit frame: it did not end by itself
+			}
 			return rd.finish(held)
 		}
 		if err := rd.live(held); err != nil {

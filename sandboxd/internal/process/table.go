@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log"
+	"net/http"
 	"sync"
 	"time"
 
@@ -24,6 +25,10 @@ type fingerprint [16]byte
 type Table struct {
 	settings *Settings
 	streams  *wire.Gate
+	large    *wire.Gate
+	// launching is held for reading over each start, and for writing as the end begins:
+	// so no command starts after the last kill.
+	launching sync.RWMutex
 
 	mu       sync.Mutex
 	byID     map[string]*Process
@@ -35,7 +40,8 @@ type Table struct {
 // NewTable makes an empty table.
 func NewTable(s *Settings) *Table {
 	t := &Table{settings: s, streams: wire.NewGate("streams", 4096),
-		byID: map[string]*Process{}, expired: map[fingerprint]struct{}{}}
+		large: wire.NewGate("large bodies", 32),
+		byID:  map[string]*Process{}, expired: map[fingerprint]struct{}{}}
 	go func() {
 		for range time.Tick(sweepEvery) {
 			t.trim(time.Now())
@@ -81,6 +87,8 @@ func print(id string) (f fingerprint) {
 // Start starts q, or gives the process that this id stands for already. A start that
 // failed leaves no trace: nothing ran, so the id may be used again.
 func (t *Table) Start(q *request) (p *Process, created bool, err error) {
+	t.launching.RLock()
+	defer t.launching.RUnlock()
 	t.mu.Lock()
 	if known, ok := t.byID[q.ID]; ok {
 		t.mu.Unlock()
@@ -94,7 +102,7 @@ func (t *Table) Start(q *request) (p *Process, created bool, err error) {
 	}
 	if t.closing {
 		t.mu.Unlock()
-		return nil, false, &wire.Problem{Status: 503, Code: "shutting_down", Detail: "the lease of this sandbox has ended"}
+		return nil, false, shuttingDown()
 	}
 	p = newProcess(q)
 	t.byID[q.ID] = p
@@ -189,12 +197,24 @@ func (t *Table) Running() int {
 	return n
 }
 
-// Shutdown starts nothing more and kills all.
+// Shutdown starts nothing more and kills all. What still runs is doomed: that it is
+// killed now is the end of the sandbox, and never shown as the command's own.
 func (t *Table) Shutdown() {
+	t.launching.Lock()
 	t.mu.Lock()
 	t.closing = true
 	t.mu.Unlock()
+	t.launching.Unlock()
+	for _, p := range t.all() {
+		if p.running() {
+			p.doomed.Store(true)
+		}
+	}
 	t.settings.Maker.KillAll()
+}
+
+func shuttingDown() *wire.Problem {
+	return &wire.Problem{Status: http.StatusServiceUnavailable, Code: "shutting_down", Detail: "the lease of this sandbox has ended"}
 }
 
 // Entrypoint starts the image's own program; that it cannot start or ends is no reason
