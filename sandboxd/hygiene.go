@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"unsafe"
 )
 
 const (
@@ -24,6 +25,16 @@ func init() {
 	runtime.LockOSThread()
 	closeOnExec()
 	_, _, _ = syscall.Syscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
+	heedInternalSignals()
+}
+
+// heedInternalSignals undoes what posix_spawn of glibc leaves behind: its own two signals
+// ignored, which commands would inherit. Neither Go nor any library can name them.
+func heedInternalSignals() {
+	var byDefault [32]byte // struct sigaction of the kernel: SIG_DFL, no flags
+	for _, number := range []uintptr{32, 33} {
+		_, _, _ = syscall.Syscall6(syscall.SYS_RT_SIGACTION, number, uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0)
+	}
 }
 
 // closeOnExec keeps every descriptor that we were born with from our children: among

@@ -95,13 +95,20 @@ func resolve(s *Settings, q *request) (*mark.Command, users.Identity, error) {
 	}
 	env := environment(s.Env, who, q)
 	c := &mark.Command{Dir: cwd, Env: list(env), TTY: q.PTY != nil, OOMAdjust: s.OOMAdjust}
-	if os.Geteuid() == 0 || int(who.UID) != os.Geteuid() || int(who.GID) != os.Getegid() {
+	if !ourselves(spec, who) {
 		c.Credential = &syscall.Credential{Uid: who.UID, Gid: who.GID, Groups: who.Groups}
 	}
 	if problem := q.program(c, s.Shell, env["PATH"], who); problem != nil {
 		return nil, who, problem
 	}
 	return c, who, nil
+}
+
+// ourselves tells whether who is the user that we are, where we could not be another: then
+// nothing needs to be set, and an unnamed group is ours.
+func ourselves(spec string, who users.Identity) bool {
+	return os.Geteuid() != 0 && int(who.UID) == os.Geteuid() &&
+		(int(who.GID) == os.Getegid() || !strings.Contains(spec, ":"))
 }
 
 // program fills in what is executed: argv itself, or a shell with the script.
