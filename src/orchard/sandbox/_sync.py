@@ -126,6 +126,10 @@ class SyncOrchard:
         self._bridge.call(self._inner.close())
         self._bridge.stop()
 
+    def hold(self, info: SandboxInfo) -> SyncSandbox:
+        """Return a handle to the sandbox that ``info`` tells of; as ``attach``, without asking for the info."""
+        return SyncSandbox(self._bridge.call(self._inner.hold(info)), self._bridge)
+
 
 class SyncOwnedSandbox:
     """The block that owns one sandbox; see ``Orchard.sandbox``."""

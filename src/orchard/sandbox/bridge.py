@@ -74,7 +74,7 @@ class Bridge:
         value = self.call(_enter(block))
         try:
             yield value
-        except BaseException as error:
+        except BaseException as error:  # whatever the block raised is the asynchronous block's to judge
             if not self.call(_leave(block, error)):
                 raise
         else:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from orchard.core.config import env
-from orchard.core.errors import InvalidArgument
+from orchard.core.errors import InvalidArgument, NotFound, OrchardError
 from orchard.core.ids import check_id, check_key, new_id
 from orchard.core.tasks import finish
 from orchard.sandbox.backends import open_backend
@@ -16,6 +17,8 @@ from orchard.sandbox.lease import Keeper
 from orchard.sandbox.protocol import Backend, Capabilities
 from orchard.sandbox.sessions import Sessions
 from orchard.sandbox.types import OWNER_WINDOW, Network, SandboxInfo, SandboxSpec, State, parse_size
+
+log = logging.getLogger(__name__)
 
 
 class SandboxOptions(TypedDict, total=False):
@@ -101,8 +104,7 @@ class Orchard:
 
     async def create_from(self, spec: SandboxSpec, key: str | None = None) -> Sandbox:
         """Make a sandbox from a whole ``SandboxSpec``; as ``create``."""
-        info = await self._backend.create(spec.validated(), _key(key))
-        return await self._open(info)
+        return await self.hold(await self._backend.create(spec.validated(), _key(key)))
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         """Return what is known of a sandbox, also after its end.
@@ -122,7 +124,7 @@ class Orchard:
         info = await self.get(sandbox_id)
         if info.state is State.GONE:
             raise gone(info)
-        return await self._open(info)
+        return await self.hold(info)
 
     async def list(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
         """Return all living sandboxes whose labels include ``labels``, oldest first."""
@@ -152,7 +154,8 @@ class Orchard:
         if self._made:
             await self._backend.close()
 
-    async def _open(self, info: SandboxInfo) -> Sandbox:
+    async def hold(self, info: SandboxInfo) -> Sandbox:
+        """Return a handle to the sandbox that ``info`` tells of; as ``attach``, without asking for the info."""
         return Sandbox(info, await self._backend.endpoint(info.id), self._backend, self._sessions)
 
 
@@ -164,17 +167,31 @@ class OwnedSandbox:
         self._box: Sandbox | None = None
 
     async def __aenter__(self) -> Sandbox:
-        self._box = box = await self._orchard.create_from(self._spec, self._key)
+        backend = self._orchard.backend
+        info = await backend.create(self._spec, self._key)
+        try:
+            self._box = box = await self._orchard.hold(info)
+        except BaseException:  # cancelled in between: nobody would ever end it
+            await finish(backend.delete(info.id, wait=False))
+            raise
         self._keeper.add(box)
         return box
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._box is not None:
-            box, self._box = self._box, None
-            self._keeper.drop(box)
+        if self._box is None:
+            return
+        box, self._box = self._box, None
+        self._keeper.drop(box)
+        try:
             await finish(box.delete())
+        except NotFound:
+            return  # it ended so long ago that nobody knows it any more
+        except OrchardError as failure:
+            if error is None:
+                raise
+            log.warning("sandbox %s is left to end by itself: %s", box.id, failure)  # the block's own error goes on
 
 
 def spec_of(image: str, options: SandboxOptions, *, heartbeat: float | None) -> SandboxSpec:
