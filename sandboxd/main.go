@@ -89,7 +89,9 @@ func run(arguments []string) error {
 	})
 	go onSignal(life)
 	if len(c.Entrypoint) > 0 {
-		go table.Entrypoint(c.Entrypoint)
+		started := make(chan struct{})
+		go func() { table.Entrypoint(c.Entrypoint); close(started) }() // not on main's thread either
+		<-started                                                      // who finds us ready finds it too
 	}
 	handler := server.Handler(server.Options{ID: c.ID, Tokens: tokens, Activity: life,
 		Closing: life.Closing, Quiet: quiet(), Rooms: rooms})
