@@ -18,6 +18,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 QUIET_ENV: Mapping[str, str] = {"PATH": _PATH, "LC_ALL": "C"}
 """Environment of helpers that need nothing of ours; their messages are in English."""
 
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 Gate = Callable[[int], None]
 """Called with the pid of a helper that waits in a fresh user namespace; writes its id maps."""
 
@@ -138,7 +139,9 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], places: Mapping[int, int
     try:
         placed = [(os.POSIX_SPAWN_DUP2, fd, place) for place, fd in high.items()]
         null = (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)
-        return os.posix_spawnp(argv[0], list(argv), dict(env), file_actions=[null, *placed], setsid=True)
+        return os.posix_spawnp(
+            argv[0], list(argv), dict(env), file_actions=[null, *placed], setsid=True, setsigdef=_IGNORED_BY_PYTHON
+        )
     finally:
         for fd in high.values():
             os.close(fd)
