@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.service.conftest import busybox, service
+from tests.support.cli import Done, orchard
 from tests.support.service import ORCHARD, Served
 
 from orchard.sandbox import Orchard
@@ -25,11 +26,10 @@ class Cli:
 
     def __init__(self, **env: str) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCHARD_")}
-        self.env = {**kept, **env}
+        self.given, self.env = env, {**kept, **env}
 
-    def __call__(self, *argv: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-        given = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
-        return subprocess.run([*ORCHARD, *argv], env=self.env, capture_output=True, timeout=60, **given)  # type: ignore[call-overload]
+    def __call__(self, *argv: str, stdin: bytes = b"") -> Done:
+        return orchard(*argv, env=self.given, stdin=stdin)
 
     def ok(self, *argv: str) -> str:
         done = self(*argv)
@@ -46,8 +46,8 @@ class Cli:
             home = LocalSettings(home=Path(self.env["ORCHARD_HOME"]))
             url = self.env.get("ORCHARD_URL")
             backend = RemoteBackend(url, api_key=self.env["ORCHARD_API_KEY"]) if url else LocalBackend(home)
-            async with Orchard(backend=backend) as orchard:
-                found = [info.id for info in await orchard.list()]
+            async with Orchard(backend=backend) as door:
+                found = [info.id for info in await door.list()]
             await backend.close()
             return found
 
