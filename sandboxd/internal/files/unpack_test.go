@@ -107,7 +107,7 @@ func FuzzUnpack(f *testing.F) {
 		before := describe(t, b.path("etc")) + describe(t, b.path("w"))
 		b.must(os.Mkdir(b.path("w/t"), 0o755))
 		got := b.do("PUT", "tree", hostile(rand.New(rand.NewSource(seed))), "path", "t")
-		if got.status != 200 && got.status != 409 && got.status != 400 && got.status != 404 {
+		if got.status >= 500 {
 			t.Errorf("%d %s", got.status, got.body)
 		}
 		b.must(os.RemoveAll(b.path("w/t")))
