@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from tests.contract.service.conftest import threaded
 from tests.support.daemon import DaemonBackend
+from yarl import URL
 
 from orchard.core.ids import new_id
 from orchard.sandbox.types import SandboxSpec
@@ -137,8 +138,8 @@ async def test_requests_and_answers_pass_as_they_are(daemon: DaemonBackend) -> N
             assert (await answer.json())["raw"] == "/"
 
 
-def _url(path: str) -> "aiohttp.client.URL":
-    return aiohttp.client.URL(path, encoded=True)
+def _url(path: str) -> URL:
+    return URL(path, encoded=True)
 
 
 async def test_a_key_does_not_reach_the_server_but_another_authorization_does(
