@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from orchard.sandbox.transport import Body
 
-PIECE = 1 << 20
+PIECE = 1 << 18
 
 
 @asynccontextmanager

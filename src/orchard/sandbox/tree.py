@@ -6,7 +6,6 @@ import asyncio
 import tarfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -19,7 +18,7 @@ from orchard.sandbox.files import Files, RemotePath
 from orchard.sandbox.packing import Extractor, tar_blocks
 from orchard.sandbox.transport import SILENCE, Call, Transport, encode_path, query
 
-_BATCH = 64  # blocks of the tar made in one hop to a thread
+_BATCH = 1 << 18  # bytes of a tar made in one hop to a thread
 _SPECIAL = ("fifo", "socket", "device")
 
 
@@ -157,8 +156,16 @@ class _Feed:
 
 async def _threaded(blocks: Iterator[bytes]) -> AsyncIterator[bytes]:
     """Yield what a blocking iterator yields, made in a thread a batch at a time."""
-    while batch := await asyncio.to_thread(lambda: b"".join(islice(blocks, _BATCH))):
+    while batch := await asyncio.to_thread(_batch, blocks):
         yield batch
+
+
+def _batch(blocks: Iterator[bytes]) -> bytes:
+    taken, size = list[bytes](), 0
+    while size < _BATCH and (block := next(blocks, None)) is not None:
+        taken.append(block)
+        size += len(block)
+    return b"".join(taken)
 
 
 def _lstat_mode(path: Path) -> int:

@@ -126,6 +126,8 @@ def grow(folder: Path) -> None:
     (folder / "sub/dangling").symlink_to("nowhere")
     (folder / "日本\n語").write_bytes(os.urandom(100_000))
     (folder / ("n" * 200)).write_text("long")
+    for name in ("aligned", "sub/aligned"):  # whole blocks, and whole pieces of what is sent at once
+        (folder / name).write_bytes(os.urandom(1 << 19))
     os.mkfifo(folder / "fifo")
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(folder / "socket"))
