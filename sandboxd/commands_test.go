@@ -40,16 +40,22 @@ func TestATimeOutEndsTheWholeTree(t *testing.T) {
 	}
 	forEachMark(t, options{}, func(t *testing.T, d *daemon) {
 		seconds := 100000 + os.Getpid()
+		var wait sync.WaitGroup
 		for name, script := range scripts {
 			seconds++
-			r := d.run(fmt.Sprintf(script, seconds), body{"timeout_s": 0.3})
-			if !r.TimedOut || r.took > 8*time.Second {
-				t.Errorf("%s: timed_out %v after %v", name, r.TimedOut, r.took)
-			}
-			if n := alive("sleep", strconv.Itoa(seconds)); n != 0 {
-				t.Errorf("%s: %d processes are left", name, n)
-			}
+			wait.Add(1)
+			go func(seconds int) {
+				defer wait.Done()
+				r := (&daemon{t: t, client: d.client}).run(fmt.Sprintf(script, seconds), body{"timeout_s": 0.3, "id": strings.ReplaceAll(name, " ", "-")})
+				if !r.TimedOut || r.took > 8*time.Second {
+					t.Errorf("%s: timed_out %v after %v", name, r.TimedOut, r.took)
+				}
+				if n := alive("sleep", strconv.Itoa(seconds)); n != 0 {
+					t.Errorf("%s: %d processes are left", name, n)
+				}
+			}(seconds)
 		}
+		wait.Wait()
 		if r := d.run("echo next", nil); string(r.stdout) != "next\n" {
 			t.Errorf("the next command answered %q", r.stdout)
 		}

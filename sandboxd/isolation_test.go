@@ -112,7 +112,7 @@ func TestWhatCannotStartSaysWhyAndNothingRuns(t *testing.T) {
 
 func TestALongScriptRunsFromAFile(t *testing.T) {
 	forEachMark(t, options{}, func(t *testing.T, d *daemon) {
-		script := "x=1\n#" + strings.Repeat("y", 3<<20) + "\necho $x ran; exit 5"
+		script := "x=1\n#" + strings.Repeat("y", 400<<10) + "\necho $x ran; exit 5"
 		for _, extra := range []body{{}, {"user": "nobody"}} {
 			if extra["user"] != nil && os.Getuid() != 0 {
 				continue

@@ -42,9 +42,9 @@ const bombScript = "b() { setsid sh -c \"$1\" sh \"$1\" & }; s='while :; do sets
 func TestAForkBombEndsWithItsTimeOutAndTheNextCommandRuns(t *testing.T) {
 	for _, mark := range []string{"cgroup-v1", "cgroup-v2"} {
 		t.Run(mark, func(t *testing.T) {
-			d := start(t, options{mark: mark, pids: 50})
-			r := d.run(bombScript, body{"timeout_s": 1.0})
-			if !r.TimedOut || r.took > 4*time.Second || r.Refused == 0 {
+			d := start(t, options{mark: mark, pids: 40})
+			r := d.run(bombScript, body{"timeout_s": 1.5})
+			if !r.TimedOut || r.took > 8*time.Second || r.Refused == 0 {
 				t.Errorf("timed_out %v after %v, %d forks refused", r.TimedOut, r.took, r.Refused)
 			}
 			if r := d.run("echo next", nil); string(r.stdout) != "next\n" {

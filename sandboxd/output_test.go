@@ -213,13 +213,12 @@ func abort(response *http.Response, err error) {
 	}
 }
 
-func TestAHundredMegabytesStreamWhole(t *testing.T) {
+func TestALongStreamComesWhole(t *testing.T) {
 	d := start(t, options{mark: "supervisor", state: true})
-	r := d.run("head -c 100000000 /dev/zero", body{"mode": "full"})
-	sum := sha256.Sum256(make([]byte, 100000000))
+	r := d.run("head -c 30000000 /dev/zero", body{"mode": "full"})
+	sum := sha256.Sum256(make([]byte, 30000000))
 	got := sha256.Sum256(r.stdout)
 	if hex.EncodeToString(got[:]) != hex.EncodeToString(sum[:]) {
 		t.Errorf("%d bytes came", len(r.stdout))
 	}
-	t.Logf("100 MB in %v", r.took)
 }
