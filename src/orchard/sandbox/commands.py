@@ -117,7 +117,7 @@ def command_body(
             raise InvalidArgument("command must not be empty", field="command")
     if timeout is not None:
         body["timeout_s"] = check_seconds(timeout, "timeout")
-    if isinstance(stdin, bytes) and len(stdin) <= INLINE_STDIN:
+    if isinstance(stdin, bytes) and len(stdin) <= INLINE_STDIN and not options.get("pty"):
         body["stdin_data"] = base64.b64encode(stdin).decode()
     elif stdin is not None:
         body["stdin"] = "open"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterable
@@ -130,6 +131,8 @@ async def _from_throw_away(
     transport = Transport(await backend.endpoint(fresh.id), sessions=sessions)
     try:
         return await take_baseline(transport, path, names)
+    except FileMissing:
+        return Baseline(path, names, {}, io.BytesIO())  # the image has no such folder: all of it is new
     finally:
         await finish(_remove(backend, transport, fresh.id))
 

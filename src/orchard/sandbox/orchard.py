@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
@@ -165,6 +166,7 @@ class OwnedSandbox:
     def __init__(self, orchard: Orchard, keeper: Keeper, spec: SandboxSpec, key: str) -> None:
         self._orchard, self._keeper, self._spec, self._key = orchard, keeper, spec, key
         self._box: Sandbox | None = None
+        self._pid = os.getpid()
 
     async def __aenter__(self) -> Sandbox:
         backend = self._orchard.backend
@@ -180,8 +182,8 @@ class OwnedSandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._box is None:
-            return
+        if self._box is None or self._pid != os.getpid():
+            return  # a fork inherits the block, but not the sandbox
         box, self._box = self._box, None
         self._keeper.drop(box)
         try:

@@ -136,6 +136,9 @@ async def test_the_images_own_state_is_fetched_once(
                 await box.files.write("pkg/sub/b.py", "b = 2\n")
                 assert b"-b = 1\n+b = 2\n" in await box.diff()
             assert backend.created == number + 1
+        async with orchard.sandbox("image") as box:
+            await box.files.write("extra/f", "x")
+            assert b"new file" in await box.diff("extra")  # nothing of it is in the image
         assert len(await orchard.list()) == 0
 
 

@@ -93,14 +93,17 @@ def test_many_threads_share_one_client(backend: DaemonBackend) -> None:
 
 
 def test_a_fork_after_use_works_and_leaves_the_parent_whole(backend: DaemonBackend) -> None:
-    with SyncOrchard(backend=backend) as orchard, orchard.sandbox("host") as box:
+    owned = SyncOrchard(backend=backend).sandbox("host")
+    with owned as box:
         assert box.run("echo parent").text == "parent\n"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
             child = os.fork()
         if child == 0:
             try:
-                os._exit(0 if box.run("echo child").text == "child\n" else 1)
+                worked = box.run("echo child").text == "child\n"
+                owned.__exit__(None, None, None)  # the child leaves the block: the sandbox stays the parent's
+                os._exit(0 if worked else 1)
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
