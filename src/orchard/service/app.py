@@ -20,6 +20,7 @@ from orchard.service.control import Control
 from orchard.service.datapath import DataPath
 from orchard.service.directory import Directory
 from orchard.service.front import OPEN_PATHS, Front
+from orchard.service.images import ImageRules
 from orchard.service.keys import KeyRing
 from orchard.service.metrics import Metrics
 from orchard.service.options import ServiceOptions
@@ -42,8 +43,9 @@ class Service:
         self._relay, directory, self._metrics = Relay(), Directory(backend), Metrics(backend)
         self._datapath = DataPath(backend, directory, self._relay)
         tunnels = Tunnels(self._datapath)
-        self._control = Control(backend, directory, self._datapath, self._metrics, options)
         keys = KeyRing(options.keys_path) if options.keys_path else None
+        images = ImageRules(options, keys)
+        self._control = Control(backend, directory, self._datapath, self._metrics, images)
         rooms = (self._datapath, tunnels, PortProxy(tunnels, self._relay))
         self.app = Front(_control_plane(self._control, self._metrics), keys, rooms, self._live)
         self.app.on_answer = self._metrics.answered

@@ -13,14 +13,13 @@ from orchard.sandbox.protocol import Backend
 from orchard.sandbox.types import Page, SandboxInfo, SandboxSpec, State, check_labels
 from orchard.service.datapath import DataPath
 from orchard.service.directory import Directory
+from orchard.service.images import ImageRules
 from orchard.service.keys import KEY_LABEL, TENANT_LABEL, Caller
 from orchard.service.limits import Quotas
 from orchard.service.metrics import Metrics
 from orchard.service.once import Once, scoped
-from orchard.service.options import ServiceOptions
 
 RESERVED = "orchard/"
-_IMAGE_FILES = frozenset({"oci", "oci-archive", "docker-archive", "docker-daemon", "containers-storage"})
 _POLL = (0.03, 0.5)  # seconds between looks while waiting for a state: the first, and the longest
 MOST_WAIT = 60.0
 
@@ -29,11 +28,11 @@ class Control:
     """What the routes of the control plane do."""
 
     def __init__(
-        self, backend: Backend, directory: Directory, datapath: DataPath, metrics: Metrics, options: ServiceOptions
+        self, backend: Backend, directory: Directory, datapath: DataPath, metrics: Metrics, images: ImageRules
     ) -> None:
         self.backend, self.metrics, self.once = backend, metrics, Once()
         self._directory, self._datapath, self._quotas = directory, datapath, Quotas(backend)
-        self._options = options
+        self._images = images
 
     async def create(self, spec: SandboxSpec, caller: Caller, key: str | None, wait: float | None) -> SandboxInfo:
         """Make a sandbox of the caller's tenant; wait for it ``wait`` seconds at most, None: as long as it takes.
@@ -44,7 +43,7 @@ class Control:
             StillRunning: it is still being made; asking again under the same key waits on.
             OrchardError: as the backend says.
         """
-        self.check_image(spec.image)
+        self._images.check(spec.image, caller)
         check_free(spec.labels)
         name = scoped(caller.tenant, "create", key) or new_id("key")
         own = replace(spec, labels={**spec.labels, TENANT_LABEL: caller.tenant, KEY_LABEL: name})
@@ -76,24 +75,6 @@ class Control:
             raise
         self.metrics.create_seconds.observe(time.monotonic() - start)
         return info
-
-    def check_image(self, image: str) -> None:
-        """Return if a caller may name ``image``.
-
-        Raises:
-            InvalidArgument: it is read from this machine's own files.
-        """
-        kind, colon, _ = image.partition(":")
-        host = image == "host" or (kind == "dir" and bool(colon))
-        files = kind in _IMAGE_FILES and bool(colon)
-        allowed = self._options.allow_host_images or (files and self._options.allow_image_files)
-        if allowed or not (host or files):
-            return
-        flag = "--allow-host-images" if host else "--allow-image-files"
-        raise InvalidArgument(
-            f"images of the kind {kind!r} are read from the service's own machine, which is not allowed here",
-            field="image", hint=f"start it with `orchard serve {flag}`, or import the image there first",
-        )  # fmt: skip
 
     async def get(self, sandbox_id: str, caller: Caller, wait: float, state: State | None) -> SandboxInfo:
         """Return what is known; with ``wait``, once it is in ``state`` or gone, or the seconds have passed."""
@@ -134,6 +115,7 @@ class Control:
     async def commit(self, sandbox_id: str, name: str, caller: Caller, key: str | None) -> str:
         """Stop a sandbox and make an image of it; return its digest."""
         await self._directory.info(sandbox_id, caller)
+        self._images.check_new(name, caller)
 
         async def work() -> str:
             digest = await self.backend.commit(sandbox_id, name)
@@ -144,7 +126,7 @@ class Control:
 
     async def fetch_image(self, image: str, caller: Caller, key: str | None) -> str | None:
         """Fetch an image; return its digest."""
-        self.check_image(image)
+        self._images.check(image, caller)
         return await self.once.run(
             scoped(caller.tenant, "image", key), image, lambda: self.backend.resolve_image(image)
         )

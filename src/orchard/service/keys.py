@@ -90,6 +90,11 @@ class KeyRing:
         if stamp != self._stamp:
             self._keys, self._stamp = _read(self.path), stamp
 
+    @property
+    def tenants(self) -> frozenset[str]:
+        """Every tenant that has a key."""
+        return frozenset(entry.tenant for entry in self.keys)
+
     def caller(self, key: str | None) -> Caller:
         """Return who holds ``key``. Every known hash is compared, each in constant time.
 

@@ -119,6 +119,7 @@ def configure(
         app, host=host, port=port, log_level="warning", log_config=None, access_log=False,
         ssl_certfile=certificate, ssl_keyfile=key, http=_Protocol,
         ws="websockets-sansio", ws_per_message_deflate=False, ws_max_size=1 << 24, backlog=4096, loop="uvloop",
+        ws_ping_timeout=None,  # a tunnel whose reader stands still answers no ping, and is well
         server_header=False, date_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=int(_GRACE),
         lifespan="on",
     )  # fmt: skip

@@ -10,13 +10,14 @@ import aiohttp
 import pytest
 from tests.contract.service.conftest import threaded
 from tests.support.daemon import DaemonBackend
+from tests.support.faulty import NONE, Fault, Faulty
 from tests.support.service import Served
 
 from orchard.core.errors import CreateFailed, InvalidArgument, NotFound, QuotaExceeded, SandboxGone, Unauthorized
 from orchard.core.ids import new_id
 from orchard.sandbox import Orchard
 from orchard.sandbox.remote import RemoteBackend
-from orchard.sandbox.types import SandboxInfo, SandboxSpec, State
+from orchard.sandbox.types import Page, SandboxInfo, SandboxSpec, State
 from orchard.service.keys import KeyRing
 
 
@@ -338,3 +339,46 @@ async def test_without_keys_only_loopback_names_are_served(daemon: DaemonBackend
             for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}):
                 async with http.get("/v1/sandboxes", headers=headers) as answer:
                     assert answer.status == 401
+
+
+class BrokenBackend(DaemonBackend):
+    """Has a fault of its own."""
+
+    async def list(self, *_: object, **__: object) -> Page:
+        raise RuntimeError("s3cret of the machine")
+
+
+async def test_a_fault_of_ours_is_a_problem_with_a_request_id_that_the_log_knows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with threaded(BrokenBackend(tmp_path)) as url:
+        async with aiohttp.ClientSession(url) as http, http.get("/v1/sandboxes") as answer:
+            text = await answer.text()
+        facts = json.loads(text)
+    assert (answer.status, facts["code"]) == (500, "internal")
+    assert "s3cret" not in text
+    assert answer.headers["Orchard-Request-Id"] == facts["request_id"]
+    [fault] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert facts["request_id"] in fault.getMessage()
+    assert fault.exc_info
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault(bad_gateway=True), Fault(cut_answer=1), Fault(cut_request=100), Fault(refuse=True)]
+)
+async def test_a_client_gets_through_a_proxy_that_fails_and_makes_one_sandbox(
+    service: Served, busybox: str, fault: Fault
+) -> None:
+    proxy = Faulty(service.url, lambda number: fault if number % 2 == 0 else NONE)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        backend = RemoteBackend(f"http://127.0.0.1:{port}", api_key=service.key)
+        spec = SandboxSpec(busybox, ttl=60, labels={"fault": new_id("f")})
+        info = await backend.create(spec, new_id("k"))
+        assert [found.id for found in (await backend.list(spec.labels)).items] == [info.id]
+        await backend.delete(info.id)
+        assert (await backend.list(spec.labels)).items == []
+        await backend.close()
+        assert proxy.connections > 1
+        await proxy.stop()
