@@ -17,7 +17,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Generator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -98,7 +98,7 @@ def now() -> str:
 
 def plain_spec(spec: SandboxSpec) -> dict[str, Any]:
     """Return ``spec`` as JSON values; equal specs give equal values."""
-    plain = asdict(spec)
+    plain = dict(vars(spec))
     for name in ("env", "labels"):
         plain[name] = dict(sorted(plain[name].items()))
     plain["tools"] = list(spec.tools)
@@ -176,11 +176,11 @@ class Store:
 
     def write(self, record: Record) -> None:
         """Keep the record of a living sandbox."""
-        _write_json(self.folder(record.id) / "record.json", asdict(record))
+        _write_json(self.folder(record.id) / "record.json", vars(record))
 
     def end(self, record: Record) -> None:
         """Keep the record of an ended one; from here on it is gone, whatever is left of its folder."""
-        _write_json(self.endings / f"{record.id}.json", asdict(record))
+        _write_json(self.endings / f"{record.id}.json", vars(record))
 
     def read(self, sandbox_id: str) -> Record:
         """Return the record, living or ended.
@@ -290,7 +290,7 @@ def _write_json(path: Path, value: object) -> None:
     draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as stream:
-        json.dump(value, stream)
+        stream.write(json.dumps(value))  # one call into C; dump() would walk it in Python
     draft.rename(path)
 
 
