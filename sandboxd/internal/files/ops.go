@@ -1,6 +1,7 @@
 package files
 
 import (
+	"errors"
 	"syscall"
 
 	"orchard/sandboxd/internal/rootfs"
@@ -138,10 +139,21 @@ func (h *Handler) move(q query) (any, error) {
 	default:
 		err = rootfs.Renameat(from.Dir, from.Base, target.Dir, target.Base)
 	}
+	if err == syscall.EXDEV {
+		return nil, otherFileSystem(to)
+	}
 	if err != nil {
 		return nil, wire.FileError(to, err)
 	}
 	return h.entryAt(to, false)
+}
+
+func otherFileSystem(to string) error {
+	var p *wire.Problem
+	if errors.As(wire.FileError(to, syscall.EXDEV), &p) {
+		p.Hint = "a rename stays on one file system, and overlayfs may not rename a folder of the image: run mv, which copies"
+	}
+	return p
 }
 
 func (h *Handler) chmod(q query) (any, error) {
