@@ -141,9 +141,10 @@ class Connection:
         sink = self._sink
         framed = _is_framed(sink.headers)
         while True:
-            for data in sink.body:
+            if sink.body:  # all that one read brought, however finely it was cut: each piece passed on has its price
+                data = sink.body[0] if len(sink.body) == 1 else b"".join(sink.body)
+                sink.body.clear()
                 yield data
-            sink.body.clear()
             if sink.done:
                 break
             data = await self._read_some()

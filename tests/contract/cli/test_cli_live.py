@@ -15,6 +15,7 @@ from tests.support.cli import Done, orchard
 from tests.support.service import ORCHARD, Served
 
 from orchard.sandbox import Orchard
+from orchard.sandbox.conformance.roots import special_images
 from orchard.sandbox.local import LocalBackend, LocalSettings
 from orchard.sandbox.remote import RemoteBackend
 
@@ -150,3 +151,27 @@ def test_a_reader_that_goes_away_ends_the_run(cli: Cli, busybox: str) -> None:
     assert b"Traceback" not in process.stderr.read()
     process.stderr.close()
     assert cli.ids() == before
+
+
+def test_an_imported_image_has_a_name_that_sandboxes_may_use(local_home: Path, tmp_path: Path) -> None:
+    cli = Cli(ORCHARD_HOME=str(local_home))
+    source = special_images(tmp_path / "images")["busybox"]
+    digest = cli.ok("image", "import", source, "--name", "mine")
+    assert digest.startswith("sha256:")
+    [shown] = [image for image in json.loads(cli.ok("image", "ls", "--json")) if image["digest"] == digest]
+    assert "localhost/mine:latest" in shown["names"]
+    for name in ("mine", digest):
+        assert cli("sandbox", "run", name, "--", "echo", "hi").stdout == b"hi\n"
+    assert cli.ok("image", "rm", "mine") == digest
+    assert digest not in cli.ok("image", "ls", "--json")
+    assert cli("image", "rm", "mine").returncode == 3
+    assert cli("image", "import", "oci:/does/not/exist").returncode == 6
+
+
+def test_the_doctor_says_whether_sandboxes_can_be_made(local_home: Path) -> None:
+    cli = Cli(ORCHARD_HOME=str(local_home))
+    told = json.loads(cli("doctor", "--json").stdout)
+    assert told["fit"] is True, "these tests made sandboxes on this machine"
+    assert {check["name"] for check in told["checks"]} >= {"sandboxd", "overlay"}
+    text = cli.ok("doctor")
+    assert text.splitlines()[-1] == "sandboxes can be made here"
