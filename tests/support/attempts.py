@@ -73,6 +73,9 @@ CASES = {
     "gold, with tests of its own": Case(
         SOLVE + into("tests/test_mine.py", "def test_x(): pass"), 1, "removed.*tests/test_mine.py"
     ),
+    "gold, with settings that are nobody's business": Case(
+        SOLVE + into("setup.cfg", "[metadata]\nkeywords = xml"), 1, r'"restored": \[\], "removed": \[\]'
+    ),
     "noop": Case("true", 0, "AssertionError"),
     "hard-coded": Case(into(LIBRARY, HARD_CODED), 0, "test_skip_whitespace.*failed"),
     "edited test": Case("sed -i \"s/dict(root=' '))/parse(xml))/\" tests/test_xmltodict.py", 0, "AssertionError"),

@@ -2,9 +2,11 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchard.core.errors import CreateFailed
 from orchard.rewards.protocol import Attempt, Reward
 from orchard.rewards.registry import grader
 from orchard.sandbox import Orchard
@@ -36,3 +38,39 @@ def test_gold_solves_it_nothing_does_not_and_the_agent_sees_no_secret(image_home
     assert [test["id"] for test in noop.evidence["tests"] if not test["ok"]] == [
         "tests/test_slug.py::test_digits_stay", "tests/test_slug.py::test_words_and_digits[Route 66-route-66]",
     ]  # fmt: skip
+
+
+class Forgetful:
+    """The backend after someone removed one image of its store."""
+
+    def __init__(self, backend: LocalBackend, lost: str) -> None:
+        self._backend, self._lost = backend, lost
+
+    async def resolve_image(self, image: str) -> str | None:
+        if image == self._lost:
+            raise CreateFailed(f"no image {image}", reason="image_not_found")
+        return await self._backend.resolve_image(image)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+def test_an_image_that_is_gone_is_made_anew(image_home: Path, debian_image: str) -> None:
+    backend = LocalBackend(LocalSettings(home=image_home))
+
+    async def prepare() -> tuple[str, str, str, bool]:
+        (source,) = load_tasks(str(EXAMPLE), image=debian_image)
+        async with Orchard(backend=backend) as orchard:
+            first = (await source.prepare(orchard)).image
+            again = (await source.prepare(orchard)).image
+        forgetful: Any = Forgetful(backend, first)
+        async with Orchard(backend=forgetful) as orchard:
+            task = await source.prepare(orchard)
+            async with orchard.sandbox(task.image) as box:
+                works = (await box.run(["python", "-m", "pytest", "-q", "tests"], cwd=task.workdir)).ok
+        return first, again, task.image, works
+
+    first, again, anew, works = asyncio.run(prepare())
+    assert first == again
+    assert anew != first
+    assert works

@@ -15,7 +15,7 @@ from pathlib import Path
 from orchard.core.errors import CommandNotStarted, CreateFailed, TaskRefused
 from orchard.sandbox import Orchard, Sandbox
 from orchard.tasks.boxes import put_tree
-from orchard.tasks.cache import place, publish
+from orchard.tasks.cache import alternatives, keep, place, publish
 from orchard.tasks.tree import SourceFile, Tree, as_tar, read_tree
 from orchard.tasks.uv import Platform, installed
 
@@ -96,15 +96,23 @@ async def probe(orchard: Orchard, image: str) -> Platform:
     return Platform(*json.loads(remembered.read_text()))
 
 
-async def is_there(orchard: Orchard, digest: str) -> bool:
-    """True if the backend still has the image."""
-    try:
-        await orchard.backend.resolve_image(digest)
-    except CreateFailed as error:
-        if error.reason != "image_not_found":
-            raise
-        return False
-    return True
+async def recall(orchard: Orchard, folder: Path) -> tuple[str, bytes] | None:
+    """Return digest and data of what ``remember`` kept for an image that this backend still has."""
+    for path in await asyncio.to_thread(alternatives, folder):
+        digest = f"sha256:{path.name}"
+        try:
+            await orchard.backend.resolve_image(digest)
+        except CreateFailed as error:
+            if error.reason != "image_not_found":
+                raise
+            continue
+        return digest, await asyncio.to_thread(path.read_bytes)
+    return None
+
+
+def remember(folder: Path, digest: str, data: bytes = b"") -> None:
+    """Keep ``data`` beside the digest of the image it goes with: several stores of images may share one cache."""
+    keep(folder, digest.removeprefix("sha256:"), data)
 
 
 async def build(orchard: Orchard, recipe: Recipe, name: str) -> str:

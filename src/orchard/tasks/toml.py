@@ -49,8 +49,8 @@ from pydantic import Field, ValidationError
 from orchard.core.errors import InvalidArgument, TaskRefused
 from orchard.sandbox import Orchard
 from orchard.tasks.base import base_image
-from orchard.tasks.build import Recipe, base_digest, build, is_there, probe
-from orchard.tasks.cache import place, publish
+from orchard.tasks.build import Recipe, base_digest, build, probe, recall, remember
+from orchard.tasks.cache import place
 from orchard.tasks.model import GraderSpec, Strict, Task, TaskLimits, TestPlan
 from orchard.tasks.protocol import LoadOptions, TaskSource
 from orchard.tasks.tree import Tree, read_tree
@@ -123,13 +123,13 @@ class TomlSource:
             if library and canonical(library) in names_in(lock):
                 raise TaskRefused(f"the environment would install {library} itself", reason="dependencies")
         recipe = Recipe(base, file.workdir, work, self.id, lock, platform, file.install, tuple(file.setup))
-        kept = place(f"tasks/{KIND}", recipe.key())
-        if kept.exists() and await is_there(orchard, digest := kept.read_text()):
-            return digest
+        kept = place(f"prepared/{KIND}", recipe.key())
+        if known := await recall(orchard, kept):
+            return known[0]
         digest = await build(
             orchard, recipe, f"orchard/{self.id.lower().replace('@', '-').replace('+', '-')}:{recipe.key()[:12]}"
         )
-        publish(kept, digest.encode())
+        remember(kept, digest)
         return digest
 
 

@@ -2,6 +2,8 @@ import contextlib
 import functools
 import hashlib
 import http.server
+import io
+import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchard.core.errors import TaskRefused, Unavailable
+from orchard.tasks.release_pair.sdist import fetch
 from orchard.tasks.uv import Platform, Request, environment, installed, locked, names_in
 
 HERE = Platform("3.11", "x86_64", "glibc-2.36")
@@ -82,6 +85,45 @@ async def test_an_index_out_of_reach_is_no_refusal(
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1"):
         await locked(Request(["nothing-of-the-kind"], HERE))
+
+
+async def test_a_source_distribution_is_fetched_once_checked_and_mended(
+    index: http.server.HTTPServer, tmp_path: Path
+) -> None:
+    archive_of(tmp_path / "index" / "other")
+    first = await fetch("Other", "1.0")
+    assert first.tree["other.py"].data == b"NAME = 1\n"
+    (kept,) = (tmp_path / "cache/sdists").glob("*.archive")
+    kept.write_bytes(b"harmed")
+    assert (await fetch("other", "1.0")).sha256 == first.sha256
+    index.shutdown()
+    index.server_close()
+    assert (await fetch("other", "1.0")).tree == first.tree
+
+
+async def test_an_archive_that_is_not_the_indexs_is_refused(index: http.server.HTTPServer, tmp_path: Path) -> None:
+    archive_of(tmp_path / "index" / "other", digest="0" * 64)
+    with pytest.raises(TaskRefused, match="SHA-256") as caught:
+        await fetch("other", "1.0")
+    assert caught.value.reason == "no_sdist"
+
+
+async def test_wheels_alone_are_no_source(index: http.server.HTTPServer) -> None:
+    with pytest.raises(TaskRefused, match="no source distribution"):
+        await fetch("other", "1.0")
+
+
+def archive_of(folder: Path, digest: str | None = None) -> Path:
+    """Add a source distribution to a package's folder of the index."""
+    path = folder / "other-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        info = tarfile.TarInfo("other-1.0/other.py")
+        info.size = len(b"NAME = 1\n")
+        archive.addfile(info, io.BytesIO(b"NAME = 1\n"))
+    digest = digest or hashlib.sha256(path.read_bytes()).hexdigest()
+    page = folder / "index.html"
+    page.write_text(page.read_text() + f'<a href="{path.name}#sha256={digest}">{path.name}</a>')
+    return path
 
 
 def test_pips_settings_count_where_uv_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

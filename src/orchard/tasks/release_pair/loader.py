@@ -10,8 +10,8 @@ from pathlib import Path
 
 from orchard.sandbox import Orchard
 from orchard.tasks.base import base_image
-from orchard.tasks.build import Recipe, base_digest, build, is_there, probe
-from orchard.tasks.cache import place, publish
+from orchard.tasks.build import Recipe, base_digest, build, probe, recall, remember
+from orchard.tasks.cache import place
 from orchard.tasks.model import GraderSpec, Task, TestPlan
 from orchard.tasks.protocol import LoadOptions, TaskSource
 from orchard.tasks.release_pair import changelog, instruction
@@ -60,12 +60,10 @@ class PairSource:
         change = difference(old.tree, new.tree, self.pair.old, self.pair.new)
         recipe = await self._recipe(orchard, old, new)
         kept = _kept(recipe, new, self.pair)
-        if kept.exists():
-            task = Task.model_validate_json(await asyncio.to_thread(kept.read_bytes))
-            if await is_there(orchard, task.image):
-                return task
+        if known := await recall(orchard, kept):
+            return Task.model_validate_json(known[1])
         task = await self._make(orchard, recipe, new, change, text)
-        publish(kept, task.model_dump_json().encode())
+        remember(kept, task.image, task.model_dump_json().encode())
         return task
 
     def _changes(self, new: Sdist) -> str:
@@ -124,4 +122,4 @@ def _image_name(pair: Pair, recipe: Recipe) -> str:
 
 def _kept(recipe: Recipe, new: Sdist, pair: Pair) -> Path:
     facts = json.dumps([DISCOVERY, recipe.key(), new.sha256, pair.model_dump(mode="json")])
-    return place(f"tasks/{KIND}", facts)
+    return place(f"prepared/{KIND}", facts)

@@ -49,17 +49,16 @@ async def fetch(package: str, version: str) -> Sdist:
     folder = cache_dir() / "sdists"
     name = f"{canonical(package)}-{version}"
     facts_file, archive = folder / f"{name}.json", folder / f"{name}.archive"
-    if not facts_file.exists():
-        await _download(f"{package}=={version}", facts_file, archive)
+    data = await asyncio.to_thread(_cached, facts_file, archive)
+    if data is None:
+        data = await _download(f"{package}=={version}", facts_file, archive)
     facts = json.loads(facts_file.read_text())
-    data = await asyncio.to_thread(archive.read_bytes)
-    _check_hash(data, facts["sha256"], name)
     tree = await asyncio.to_thread(unpack, data, name)
     uploaded = datetime.fromisoformat(facts["uploaded"]) if facts["uploaded"] else None
     return Sdist(canonical(package), version, facts["sha256"], uploaded, tree)
 
 
-async def _download(requirement: str, facts_file: Path, archive: Path) -> None:
+async def _download(requirement: str, facts_file: Path, archive: Path) -> bytes:
     facts = await latest_facts(requirement)
     if "sdist" not in facts:
         raise TaskRefused(f"{requirement} has no source distribution", reason="no_sdist")
@@ -71,6 +70,16 @@ async def _download(requirement: str, facts_file: Path, archive: Path) -> None:
     record = {"sha256": digest, "uploaded": uploaded.isoformat() if uploaded else None}
     publish(archive, data)
     publish(facts_file, json.dumps(record).encode())
+    return data
+
+
+def _cached(facts_file: Path, archive: Path) -> bytes | None:
+    """Return a whole archive of the cache; a damaged one counts as none."""
+    try:
+        expected, data = json.loads(facts_file.read_text())["sha256"], archive.read_bytes()
+    except FileNotFoundError:
+        return None
+    return data if hashlib.sha256(data).hexdigest() == expected else None
 
 
 async def _get(url: str) -> bytes:
