@@ -72,17 +72,17 @@ func TestManifest(t *testing.T) {
 		t.Errorf("%q", paths)
 	}
 	start := time.Now()
-	for i := 0; i < 3000; i++ {
+	for i := 0; i < 1000; i++ {
 		b.put(fmt.Sprintf("w/zoo/sub/%d", i), "x")
 	}
 	gone := make(chan struct{})
 	go func() { // changes during the walk are borne
 		defer close(gone)
-		for i := 0; i < 3000; i++ {
-			_ = os.Remove(b.path(fmt.Sprintf("w/zoo/sub/%d", (i*7919)%3000)))
+		for i := 0; i < 1000; i++ {
+			_ = os.Remove(b.path(fmt.Sprintf("w/zoo/sub/%d", (i*7919)%1000)))
 		}
 	}()
-	for i := 0; i < 5; i++ {
+	for i := 0; i < 3; i++ {
 		b.ok("GET", "manifest", "", "path", "zoo").lines(t)
 		b.ok("GET", "tree", "", "path", "zoo")
 		b.ok("GET", "files/list", "", "path", "zoo", "recursive", "1").lines(t)

@@ -51,7 +51,7 @@ func TestSparseFilesCostWhatTheyHold(t *testing.T) {
 
 // sparseArchive sends a smaller sparse file round, since every reader writes its zeros.
 func (b *box) sparseArchive() {
-	const size = 64 << 20
+	const size = 16 << 20
 	b.must(os.Mkdir(b.path("w/m"), 0o755))
 	b.sparse("w/m/f", size)
 	b.must(os.Truncate(b.path("w/m/f"), size+12345))
