@@ -462,7 +462,7 @@ class SyncFiles:
         self._bridge.call(self._inner.symlink(path, target))
 
     def watch(self, path: RemotePath = ".", *, recursive: bool = True) -> Generator[Change]:
-        """Yield changes below a folder as they happen, beginning when the first item is asked for.
+        """Yield changes below a folder as they happen, until it goes itself; begins when the first is asked for.
 
         Raises:
             Unavailable: the connection broke; changes may have been missed, so it is not resumed.

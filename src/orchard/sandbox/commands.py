@@ -81,6 +81,8 @@ class ProcessStatus:
     argv: tuple[str, ...]
     started_at: str
     """RFC 3339."""
+    refused_forks: int = 0
+    """Forks that the limit of processes refused, where that can be known."""
 
     @property
     def running(self) -> bool:
@@ -97,6 +99,7 @@ def status_of(facts: Mapping[str, Any]) -> ProcessStatus:
         stdout_bytes=facts.get("stdout_bytes") or 0, stderr_bytes=facts.get("stderr_bytes") or 0,
         stdout_lost=facts.get("stdout_lost") or 0, stderr_lost=facts.get("stderr_lost") or 0,
         argv=tuple(facts.get("argv") or ()), started_at=facts.get("started_at") or "",
+        refused_forks=facts.get("refused_forks") or 0,
     )  # fmt: skip
 
 

@@ -11,9 +11,9 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from orchard.core.errors import Conflict, FileMissing, FilePresent, Unavailable
+from orchard.core.errors import Conflict, FileMissing, FilePresent, Unavailable, from_problem
 from orchard.core.retry import Patience
 from orchard.sandbox.answers import translated
 from orchard.sandbox.localfile import piped
@@ -21,6 +21,7 @@ from orchard.sandbox.spool import read_range
 from orchard.sandbox.transport import RETRY_WINDOW, Body, Call, Reply, Transport, query
 
 RemotePath = str | bytes
+_EVENTS = ("created", "modified", "removed", "moved", "overflow")
 Content = bytes | str | Path | AsyncIterator[bytes]
 """What to write: bytes, text (as UTF-8), a local file, or an asynchronous iterator of bytes."""
 EntryType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
@@ -47,6 +48,8 @@ class Entry:
     """512-byte blocks that it takes: few for a sparse file."""
     target: str | None
     """Of a symlink."""
+    error: str | None = None
+    """The errno, such as ``EACCES``, of what cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,12 @@ class Written:
 class Change:
     """One event of ``watch``."""
 
-    event: Literal["created", "modified", "removed", "moved"]
+    event: Literal["created", "modified", "removed", "moved", "overflow"]
+    """``overflow``: events were lost, so look again."""
     path: str
+    """Absolute; where ``overflow`` tells of no name, empty."""
+    origin: str | None = None
+    """Of a move: where it came from."""
 
 
 class Files:
@@ -168,7 +175,7 @@ class Files:
         await self._send("POST", "/files/symlink", query(path=path, target=target), applied=FilePresent)
 
     async def watch(self, path: RemotePath = ".", *, recursive: bool = True) -> AsyncGenerator[Change]:
-        """Yield changes below a folder as they happen, beginning when the first item is asked for.
+        """Yield changes below a folder as they happen, until it goes itself; begins when the first is asked for.
 
         Raises:
             Unavailable: the connection broke; changes may have been missed, so it is not resumed.
@@ -179,10 +186,10 @@ class Files:
                 with translated():
                     line = await response.content.readline()
                 if not line:
-                    raise Unavailable("the watch ended; changes may have been missed")
+                    return
                 facts = json.loads(line)
-                if facts.get("event") in ("created", "modified", "removed", "moved"):
-                    yield Change(facts["event"], _path(facts))
+                if facts.get("event") in _EVENTS:
+                    yield Change(facts["event"], _path(facts), path_of(facts, "from"))
 
     async def _send(self, method: str, path: str, where: str, *, body: Body | None = None, **more: Any) -> Reply:
         return await self._transport.request(Call(method, path, where, body=body, **more))
@@ -199,8 +206,11 @@ def ndjson(body: bytes) -> list[dict[str, Any]]:
 
     Raises:
         Unavailable: the closing line is missing, so the answer was cut.
+        OrchardError: what went wrong once the answer had begun.
     """
-    lines: list[dict[str, Any]] = [json.loads(line) for line in body.splitlines() if line]
+    lines: list[dict[str, Any]] = [json.loads(line) for line in body.split(b"\n") if line]
+    if lines and isinstance(problem := lines[-1].get("error"), dict):
+        raise from_problem(cast("dict[str, Any]", problem))
     if not lines or not lines[-1].get("end"):
         raise Unavailable("the listing was cut off")
     return lines[:-1]
@@ -222,7 +232,7 @@ def _entry(facts: dict[str, Any]) -> Entry:
         path=path, name=path_of(facts, "name") or path.rstrip("/").rpartition("/")[2], type=facts["type"],
         size=facts["size"], mode=_mode(facts["mode"]), mtime=float(facts["mtime"]), uid=facts["uid"], gid=facts["gid"],
         user=facts.get("user") or "", group=facts.get("group") or "", blocks=facts.get("blocks") or 0,
-        target=path_of(facts, "target"),
+        target=path_of(facts, "target"), error=facts.get("error"),
     )  # fmt: skip
 
 

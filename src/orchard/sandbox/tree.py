@@ -29,7 +29,7 @@ class Transfer:
     files: int
     """Entries: files, folders, links."""
     skipped: tuple[str, ...]
-    """Names of special files that were left out."""
+    """Names that were left out: special files, and what could not be read."""
 
 
 async def upload(transport: Transport, local: Path, remote: RemotePath, *, user: str | None = None) -> Transfer:
@@ -67,7 +67,7 @@ async def download(transport: Transport, remote: RemotePath, local: Path, *, exc
     special = [
         encode_path(found.path).removeprefix(base).decode("utf-8", "surrogateescape")
         for found in await files.list(remote, recursive=True)
-        if found.type in _SPECIAL
+        if found.type in _SPECIAL or found.error
     ]
     return Transfer(done.files, (*done.skipped, *special))
 

@@ -105,13 +105,18 @@ async def test_watch_tells_changes(box: Sandbox) -> None:
                 return change.path.rpartition("/")[2]
         return ""
 
-    seen = asyncio.ensure_future(first())
+    async def all_until_it_goes() -> set[str]:
+        return {change.event async for change in box.files.watch("w")}
+
+    seen, everything = asyncio.ensure_future(first()), asyncio.ensure_future(all_until_it_goes())
     for number in range(100):
         await box.files.write("w/f", f"{number}")
         done, _ = await asyncio.wait([seen], timeout=0.05)
         if done:
             break
     assert (await seen).lstrip(".").startswith("f")
+    await box.files.remove("w", recursive=True)
+    assert "removed" in await asyncio.wait_for(everything, 10)
 
 
 def grow(folder: Path) -> None:
@@ -159,8 +164,12 @@ async def test_a_folder_survives_the_round_trip(box: Sandbox, short_path: Path) 
         assert want[path] == have[path]
     assert want == have
     assert (await box.run("sub/deep/run.sh && mkfifo p", cwd=f"{box.info.workdir}/up")).exit_code == 0
+    await box.run("ln .hidden linked && truncate -s 3G sparse && echo end >> sparse", cwd=f"{box.info.workdir}/up")
     again = await box.download("up", back)
     assert again.skipped == ("p",)
+    assert (back / "linked").read_text() == "dot"
+    assert (back / "sparse").stat().st_size == (3 << 30) + 4
+    assert (back / "sparse").stat().st_blocks < 1000
 
 
 async def test_a_file_up_and_down(box: Sandbox, tmp_path: Path) -> None:
