@@ -16,7 +16,7 @@ from tests.support import toy
 from tests.support.toy import IDLE, MEND, Flaky, Toy, scripted
 from tests.support.waiting import until
 
-from orchard.core.errors import SandboxGone, Unavailable
+from orchard.core.errors import MachineUnfit, SandboxGone, Unavailable
 from orchard.evals.run import Plan, evaluate
 from orchard.harness.registry import HARNESSES
 from orchard.rollout.folder import read_run
@@ -114,6 +114,32 @@ async def test_a_rollout_that_fails_for_good_is_a_record_and_its_siblings_go_on(
     ] * 2
     assert [row.reward for row in records(tmp_path) if row.harness == "bash-loop"] == [1.0, 1.0]
     assert [row.metrics.failures for row in report.rows if row.harness == "flaky"] == [{"harness": 2}]
+
+
+async def test_a_broken_machine_does_not_use_up_a_benchmark(
+    orchard: Orchard, tmp_path: Path, flaky: type[Flaky]
+) -> None:
+    Flaky.always = True
+    plan = toy.plan(tmp_path, 12, MEND)
+    plan = replace(plan, harnesses=["flaky"], bounds=replace(plan.bounds, tries=1, give_up=4))
+    with pytest.raises(Unavailable, match="4 rollouts in a row failed for good, the last at harness"):
+        await evaluate(plan, orchard)
+    assert len(records(tmp_path)) < 8
+    Flaky.always = False
+    await evaluate(plan, orchard)
+    assert len(records(tmp_path)) == 12
+
+
+async def test_what_the_machine_lacks_stops_the_run_and_closes_nothing(
+    orchard: Orchard, tmp_path: Path, flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def missing(self: Flaky) -> None:
+        raise MachineUnfit("the index cannot be reached", hint="mend it")
+
+    monkeypatch.setattr(Flaky, "install", missing)
+    with pytest.raises(MachineUnfit, match="the index"):
+        await evaluate(replace(toy.plan(tmp_path, 2, MEND), harnesses=["flaky"]), orchard)
+    assert records(tmp_path) == []
 
 
 async def test_a_task_that_cannot_be_prepared_fails_only_its_own_rollouts(orchard: Orchard, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from orchard.core.errors import NotFound, OrchardError
+from orchard.core.errors import MachineUnfit, NotFound, OrchardError, Unavailable
 from orchard.core.tasks import unwrapped
 from orchard.gateway import Gateway
 from orchard.harness.protocol import Harness
@@ -25,6 +25,7 @@ from orchard.rollout.folder import RunFolder
 from orchard.rollout.jobs import Bounds, Event, Job, Observe
 from orchard.sandbox import Orchard
 from orchard.tasks.model import Task
+from orchard.trajectories import Failure
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class RolloutEngine:
         self._folder, self._orchard, self._bounds, self._observe = folder, orchard, bounds, observe
         self._attempts = Attempts(folder, orchard, gateway, bounds)
         self._preparing = asyncio.Semaphore(bounds.prepare)
+        self._broken_in_a_row = 0
         self._tasks: dict[str, asyncio.Task[Task]] = {}
         self._harnesses: dict[str, asyncio.Task[tuple[Harness, str]]] = {}
 
@@ -54,6 +56,8 @@ class RolloutEngine:
 
         Raises:
             StoreFailed: a closing record could not be written; the run stops, and can be resumed.
+            MachineUnfit: this machine lacks something that every rollout needs; nothing is closed for it.
+            Unavailable: ``give_up`` rollouts in a row failed for good.
             InvalidArgument: no such harness.
         """
         await sweep(self._orchard, self._folder.id)
@@ -95,10 +99,23 @@ class RolloutEngine:
             self._observe(Event("started", job))
             await self._until_done(progress, task, harness)
         except RolloutFailed as error:
+            if isinstance(error.__cause__, MachineUnfit):
+                raise error.__cause__ from error
             progress.failure = error.failure
         record = closing_record(self._folder.id, progress)
         await self._folder.store.append(record)
         self._observe(Event("closed", job, record.failure, record))
+        self._count(record.failure)
+
+    def _count(self, failure: Failure | None) -> None:
+        broken = failure is not None and failure.seam not in ("prepare", "grade")  # those are a task's own
+        self._broken_in_a_row = self._broken_in_a_row + 1 if broken else 0
+        if failure is not None and self._broken_in_a_row >= self._bounds.give_up:
+            words = (
+                f"{self._broken_in_a_row} rollouts in a row failed for good, the last at {failure.seam}: {failure.text}"
+            )
+            hint = "mend that; the same command goes on with the rollouts that are open"
+            raise Unavailable(words, reason=failure.reason, hint=hint)
 
     async def _until_done(self, progress: Progress, task: Task, harness: Harness) -> None:
         """Try until one try ends without trouble, or no further one is due."""

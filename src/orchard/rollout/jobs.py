@@ -50,6 +50,9 @@ class Bounds:
     """Rollouts graded at once. At most ``run + grade`` rollouts hold a sandbox."""
     tries: int = 3
     """Most tries of one rollout; only infrastructure trouble is tried again."""
+    give_up: int = 20
+    """Rollouts in a row that fail for good by the machine, the gateway or the engine: then the run stops, so that a
+    broken machine or server does not use up a benchmark."""
     pause: float = 1.0
     """Seconds before the second try; each further wait doubles, up to a minute."""
 
