@@ -11,13 +11,17 @@ from urllib.parse import urlsplit
 import aiohttp
 from yarl import URL
 
-from orchard.core.errors import NotFound
+from orchard.core.errors import from_problem
 from orchard.sandbox.answers import check_identity, problem_of
 from orchard.sandbox.types import Endpoint
 
 CHUNK = 1 << 16
 _HEAD_TIMEOUT = 75.0  # seconds until the answer to an Upgrade; a wait for a listener is at most 60
 _CONNECT_TIMEOUT = 5.0
+_REFUSALS = {
+    400: "invalid_argument", 401: "unauthorized", 404: "not_found", 409: "conflict", 410: "sandbox_gone",
+    422: "invalid_argument", 429: "rate_limited",
+}  # fmt: skip
 _WS_TIMEOUT = aiohttp.ClientWSTimeout(ws_close=1.0)  # pyright: ignore[reportCallIssue] - its fields are hidden from checkers
 
 
@@ -174,8 +178,9 @@ async def _open_websocket(endpoint: Endpoint, url: URL, session: aiohttp.ClientS
             heartbeat=20.0,
             timeout=_WS_TIMEOUT,
         )
-    except aiohttp.WSServerHandshakeError as error:
-        if error.status == 404:
-            raise NotFound("nothing listens on that port", reason="connection_refused") from error
-        raise
+    except aiohttp.WSServerHandshakeError as error:  # its status is all that is left of the answer
+        if (code := _REFUSALS.get(error.status)) is None:
+            raise
+        reason = "connection_refused" if code == "not_found" else None
+        raise from_problem({"code": code, "detail": f"the tunnel was refused: {error}", "reason": reason}) from error
     return WebSocketTunnel(socket)
