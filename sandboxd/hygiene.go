@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -17,6 +18,9 @@ const (
 	// spareThreads are made beforehand where commands share our limit of processes: a Go
 	// program that cannot make a thread dies.
 	spareThreads = 64
+	// tidyEvery and spareMemory bound how long and how much idle memory is kept.
+	tidyEvery   = 30 * time.Second
+	spareMemory = 4 << 20
 )
 
 // init runs before anything that could start a process. The first thread stays with
@@ -63,6 +67,7 @@ func closeOnExec() {
 func settle() {
 	syscall.Umask(0o022)
 	debug.SetGCPercent(50)
+	go tidy()
 }
 
 // prestartThreads makes threads that stay: a goroutine that is locked to its thread and
@@ -79,4 +84,16 @@ func prestartThreads() {
 		}()
 	}
 	all.Wait()
+}
+
+// tidy gives memory back after a burst: a thousand commands at once leave idle spans that
+// the runtime alone would keep for minutes.
+func tidy() {
+	for range time.Tick(tidyEvery) {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		if m.HeapIdle-m.HeapReleased > spareMemory {
+			debug.FreeOSMemory()
+		}
+	}
 }

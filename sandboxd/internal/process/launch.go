@@ -31,12 +31,19 @@ type Settings struct {
 // scriptFD is where a shell finds a script that is too long for an argument.
 const scriptFD = 3
 
+// What a status shows of a long argv.
+const (
+	shownArguments = 64
+	shownBytes     = 1024
+)
+
 // launch starts what q asks for; on an error nothing has run.
 func (p *Process) launch(s *Settings, q *request) error {
 	c, who, err := resolve(s, q)
 	if err != nil {
 		return err
 	}
+	p.argv = shown(c.Argv)
 	plumbing, err := p.plumb(s, q, c, who)
 	defer plumbing.closeTheirs()
 	if err != nil {
@@ -58,6 +65,19 @@ func (p *Process) launch(s *Settings, q *request) error {
 		go plumbing.feed()
 	}
 	return nil
+}
+
+// shown is what a status shows of argv: a result is kept for an hour and sent often, and
+// a script may have megabytes.
+func shown(argv []string) []string {
+	out := make([]string, 0, min(len(argv), shownArguments))
+	for _, argument := range argv[:min(len(argv), shownArguments)] {
+		if len(argument) > shownBytes {
+			argument = strings.ToValidUTF8(argument[:shownBytes], "") + "…"
+		}
+		out = append(out, strings.Clone(argument))
+	}
+	return out
 }
 
 // start starts c. Where groups cannot be set (a user namespace without them), it starts

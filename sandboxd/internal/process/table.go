@@ -122,14 +122,8 @@ func (t *Table) Start(q *request) (p *Process, created bool, err error) {
 }
 
 func newProcess(q *request) *Process {
-	p := &Process{id: q.ID, merge: q.Merge, outputLimit: q.outputLimit(), killOnBreak: q.KillOnDisconnect,
+	return &Process{id: q.ID, merge: q.Merge, outputLimit: q.outputLimit(), killOnBreak: q.KillOnDisconnect,
 		ready: make(chan struct{}), exited: make(chan struct{})}
-	if q.Argv != nil {
-		p.argv = *q.Argv
-	} else {
-		p.argv = []string{*q.Shell}
-	}
-	return p
 }
 
 // abandon drops what a failed start had made.
