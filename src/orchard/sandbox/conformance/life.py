@@ -194,7 +194,7 @@ async def _nothing_left(ctx: Context) -> None:
 @check(43, "a failed create leaves nothing")
 async def _failed_create(ctx: Context) -> None:
     label = {"orchard.probe": ctx.new_key()}
-    await expect_error(CreateFailed, ctx.orchard.create("dir:/no/such/root", labels=label, ttl=60))
+    await expect_error(CreateFailed, ctx.orchard.create("localhost:1/no/such:1", labels=label, ttl=60))
     page = await ctx.orchard.list(label)
     expect(not page, f"listed: {page}")
 
