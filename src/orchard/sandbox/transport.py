@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 import aiohttp
@@ -65,8 +65,18 @@ class Reply:
     body: bytes
 
     def json(self) -> dict[str, Any]:
-        """Return the body as a JSON object."""
-        return json.loads(self.body) if self.body else {}
+        """Return the body as a JSON object.
+
+        Raises:
+            Unavailable: it is none, so something in between has spoilt it.
+        """
+        try:
+            facts: Any = json.loads(self.body) if self.body else {}
+        except ValueError as error:
+            raise Unavailable(f"the answer is not JSON: {self.body[:100]!r}", reason=BROKEN) from error
+        if not isinstance(facts, dict):
+            raise Unavailable(f"the answer is not a JSON object: {self.body[:100]!r}", reason=BROKEN)
+        return cast("dict[str, Any]", facts)
 
 
 def encode_path(path: str | bytes) -> bytes:
