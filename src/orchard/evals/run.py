@@ -101,12 +101,14 @@ async def evaluate(plan: Plan, orchard: Orchard, observe: Observe = lambda _: No
             engine = RolloutEngine(folder, orchard, gateway, plan.bounds, observe)
             proofs = plan.first()
             if proofs:
-                await engine.run(proofs)
+                await engine.run(proofs, ahead=proofs)
             refused = {one.task for one in verdicts(folder.records()).values() if not one.ok} if proofs else set[str]()
             done = {job.rollout_id("") for job in proofs}
-            await engine.run(
-                job for job in plan.jobs() if job.source.id not in refused and job.rollout_id("") not in done
-            )
+
+            def rest() -> Iterator[Job]:
+                return (job for job in plan.jobs() if job.source.id not in refused and job.rollout_id("") not in done)
+
+            await engine.run(rest(), ahead=rest())
         return _report(folder, plan.title, time.monotonic() - start, validated=plan.validate)
 
 

@@ -18,7 +18,7 @@ from orchard.rewards.protocol import Attempt, Reward
 from orchard.rewards.registry import grader
 from orchard.rollout.boundary import RolloutFailed, boundary
 from orchard.rollout.folder import RunFolder
-from orchard.rollout.jobs import Bounds, Job
+from orchard.rollout.jobs import Bounds, Job, pause
 from orchard.rollout.policies import GOLD
 from orchard.sandbox import Orchard, Sandbox, SandboxOptions
 from orchard.tasks.model import GraderSpec, Task
@@ -167,11 +167,6 @@ def _check(result: HarnessResult, session: Session) -> None:
     if result.stop is Stop.TIME and session.state.engine_failures:
         text = f"{result.detail}, and the engine was away {session.state.engine_failures} times meanwhile"
         raise RolloutFailed(Failure(seam="engine", reason="engine_unavailable", text=text), again=True)
-
-
-def pause(bounds: Bounds, failures: int) -> float:
-    """Return the seconds to wait after so many failures."""
-    return min(bounds.pause * 2 ** (failures - 1), 60.0)
 
 
 async def _stats(box: Sandbox) -> dict[str, Any]:

@@ -18,11 +18,12 @@ from orchard.core.tasks import unwrapped
 from orchard.gateway import Gateway
 from orchard.harness.protocol import Harness
 from orchard.harness.registry import create_harness
-from orchard.rollout.attempt import Attempts, Tried, pause
+from orchard.rollout.attempt import Attempts, Tried
 from orchard.rollout.boundary import RolloutFailed, boundary
 from orchard.rollout.closing import Progress, closing_record
 from orchard.rollout.folder import RunFolder
-from orchard.rollout.jobs import Bounds, Event, Job, Observe
+from orchard.rollout.jobs import Bounds, Event, Job, Observe, pause
+from orchard.rollout.prepare import Preparation
 from orchard.sandbox import Orchard
 from orchard.tasks.model import Task
 from orchard.trajectories import Failure
@@ -46,13 +47,16 @@ class RolloutEngine:
     ) -> None:
         self._folder, self._orchard, self._bounds, self._observe = folder, orchard, bounds, observe
         self._attempts = Attempts(folder, orchard, gateway, bounds)
-        self._preparing = asyncio.Semaphore(bounds.prepare)
+        self._preparation = Preparation(orchard, bounds, observe)
         self._broken_in_a_row = 0
-        self._tasks: dict[str, asyncio.Task[Task]] = {}
         self._harnesses: dict[str, asyncio.Task[tuple[Harness, str]]] = {}
 
-    async def run(self, jobs: Iterable[Job]) -> None:
+    async def run(self, jobs: Iterable[Job], ahead: Iterable[Job] = ()) -> None:
         """Close every job that is not closed yet; returns when all are.
+
+        Args:
+            jobs: taken one by one, in order.
+            ahead: the same jobs once more, if tasks are to be prepared while agents work on those before.
 
         Raises:
             StoreFailed: a closing record could not be written; the run stops, and can be resumed.
@@ -61,17 +65,21 @@ class RolloutEngine:
             InvalidArgument: no such harness.
         """
         await sweep(self._orchard, self._folder.id)
-        queue = self._open(jobs, self._folder.closed())
+        closed = self._folder.closed()
+        queue = self._open(jobs, closed)
+        still_open = (job for job in ahead if job.rollout_id(self._folder.id) not in closed)
+        going_ahead = asyncio.create_task(self._preparation.go_ahead(still_open), name="prepare ahead")
         try:
             with unwrapped():
                 async with asyncio.TaskGroup() as group:
                     for _ in range(self._bounds.run + self._bounds.grade):
                         group.create_task(self._work(queue))
         finally:
-            shared = [*self._tasks.values(), *self._harnesses.values()]
+            shared = [going_ahead, *self._harnesses.values()]
             for task in shared:
                 task.cancel()
             await asyncio.gather(*shared, return_exceptions=True)
+            await self._preparation.close()
             for installed in self._harnesses.values():
                 if not installed.cancelled() and installed.exception() is None:
                     await installed.result()[0].close()
@@ -94,7 +102,7 @@ class RolloutEngine:
             start = time.monotonic()
             with boundary("harness"):
                 harness, progress.harness_version = await self._harness(job.harness)
-            progress.task = task = await self._task(job)
+            progress.task = task = await self._preparation.task(job)
             progress.prepare_seconds = time.monotonic() - start
             self._observe(Event("started", job))
             await self._until_done(progress, task, harness)
@@ -133,28 +141,6 @@ class RolloutEngine:
                 if tried.session:
                     progress.sessions.append(tried.session)
             await asyncio.sleep(pause(self._bounds, progress.tries))
-
-    async def _task(self, job: Job) -> Task:
-        """Return the prepared task: prepared once, for all rollouts of it."""
-        name = job.source.id
-        if name not in self._tasks:
-            self._tasks[name] = asyncio.create_task(self._prepare(job), name=f"prepare {name}")
-        return await asyncio.shield(self._tasks[name])
-
-    async def _prepare(self, job: Job) -> Task:
-        async with self._preparing:
-            for failures in range(1, self._bounds.tries + 1):
-                try:
-                    with boundary("prepare"):
-                        task = await job.source.prepare(self._orchard)
-                    self._observe(Event("prepared", job))
-                    return task
-                except RolloutFailed as error:
-                    if not error.again or failures == self._bounds.tries:
-                        raise
-                    self._observe(Event("failed", job, error.failure))
-                    await asyncio.sleep(pause(self._bounds, failures))
-        raise AssertionError("tries >= 1")
 
     async def _harness(self, name: str) -> tuple[Harness, str]:
         """Return the driver, its program installed, and that program's version: once for all rollouts."""

@@ -69,3 +69,8 @@ class Event:
 
 
 Observe = Callable[[Event], None]
+
+
+def pause(bounds: Bounds, failures: int) -> float:
+    """Return the seconds to wait after so many failures."""
+    return min(bounds.pause * 2 ** (failures - 1), 60.0)
