@@ -83,6 +83,8 @@ class Relay:
     async def _answer(self, request: Request, connection: Connection, answer: Answer, headers: Headers) -> None:
         send, endless = request.send, _is_endless(answer)
         trailing = answer.get(b"trailer") is not None and request.scope["method"] != "HEAD"
+        if not 200 <= answer.status < 600:
+            raise Unavailable(f"the answer's status {answer.status} is none of HTTP")
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if endless:
             self._track(connection)
@@ -122,7 +124,8 @@ async def send_head(connection: Connection, method: str, target: bytes, headers:
 
 def forwarded(headers: Headers, without: frozenset[bytes]) -> Headers:
     """Return request headers for the next hop: those of this hop and of ``without`` left out, the framing restated."""
-    kept = [(name, value) for name, value in headers if name not in _HOP and name not in without]
+    dropped = _HOP | without | _named_by_connection(headers)
+    kept = [(name, value) for name, value in headers if name not in dropped]
     if _is_chunked(headers):
         kept = [pair for pair in kept if pair[0] != b"content-length"]
         kept.append((b"Transfer-Encoding", b"chunked"))
@@ -132,7 +135,14 @@ def forwarded(headers: Headers, without: frozenset[bytes]) -> Headers:
 def returned(answer: Answer, without: frozenset[bytes] = frozenset()) -> Headers:
     """Return an answer's headers for the client: those of the hop and of ``without`` left out."""
     pairs = [(name.lower(), value) for name, value in answer.headers]
-    return [(name, value) for name, value in pairs if name not in _HOP and name not in without]
+    dropped = _HOP | without | _named_by_connection(pairs)
+    return [(name, value) for name, value in pairs if name not in dropped]
+
+
+def _named_by_connection(headers: Headers) -> frozenset[bytes]:
+    """Return the names that a ``Connection`` header declares to be of this hop only."""
+    lists = [value for name, value in headers if name == b"connection"]
+    return frozenset(part.strip().lower() for value in lists for part in value.split(b","))
 
 
 def _is_chunked(headers: Headers) -> bool:

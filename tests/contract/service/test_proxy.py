@@ -75,6 +75,10 @@ async def talk(request: web.Request) -> web.StreamResponse:
     return socket
 
 
+async def odd(_: web.Request) -> web.Response:
+    return web.Response(status=999, text="odd")
+
+
 async def refuse(_: web.Request) -> web.Response:
     return web.Response(status=403, text="not you", headers={"X-Why": "because"})
 
@@ -85,7 +89,7 @@ async def serve() -> AsyncIterator[tuple[int, web.Application]]:
     app[MORE], app[CLOSED] = asyncio.Event(), []
     for path, handler in (
         ("/gzip", zipped), ("/redirect", redirect), ("/events", events), ("/big", big), ("/cut", cut), ("/ws", talk),
-        ("/refuse", refuse), ("/{rest:.*}", show),
+        ("/refuse", refuse), ("/odd", odd), ("/{rest:.*}", show),
     ):  # fmt: skip
         app.router.add_route("*", path, handler)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -136,6 +140,12 @@ async def test_requests_and_answers_pass_as_they_are(daemon: DaemonBackend) -> N
             assert (await answer.json())["size"] == 9
         async with http.get(base) as answer:
             assert (await answer.json())["raw"] == "/"
+        async with http.get(base, headers={"Connection": "keep-alive, X-Hop", "X-Hop": "1", "X-On": "1"}) as answer:
+            names = {name.lower() for name in (await answer.json())["headers"]}
+            assert "x-on" in names
+            assert "x-hop" not in names
+        async with http.get(base + "/odd") as answer:
+            assert (answer.status, (await answer.json())["code"]) == (503, "unavailable")
 
 
 def _url(path: str) -> URL:
