@@ -18,6 +18,7 @@ const (
 
 // Kinds of message from a supervisor; each is the kind and a 32-bit value.
 const (
+	saidTrying  = 4 // nothing; from here on the command may have run
 	saidStarted = 1 // the pid; a pidfd of it comes along where the kernel has them
 	saidFailed  = 2 // the errno
 	saidEnded   = 3 // the wait status
@@ -53,6 +54,7 @@ func Supervise() int {
 	attributes := c.attributes()
 	pidfd := -1
 	attributes.Sys.PidFD = &pidfd
+	say(saidTrying, 0, -1)
 	pid, err := c.exec(attributes)
 	for i := range c.Files {
 		_ = syscall.Close(firstFile + i)

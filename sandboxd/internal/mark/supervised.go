@@ -26,14 +26,21 @@ type supervised struct {
 // begin waits for word that the command runs, or why not.
 func (t *supervised) begin() (Tree, error) {
 	kind, value := t.receive()
-	switch kind {
-	case saidStarted:
+	tried := kind == saidTrying
+	if tried {
+		kind, value = t.receive()
+	}
+	switch {
+	case kind == saidStarted:
 		t.pid = int(value)
 		go t.follow()
 		return t, nil
-	case saidFailed:
+	case kind == saidFailed:
 		go t.bury()
 		return nil, syscall.Errno(value)
+	case tried: // its command was quicker to kill it than it to speak: that command has run
+		go t.lose()
+		return t, nil
 	}
 	go t.bury()
 	return nil, syscall.ECHILD // the supervisor died before it could say anything
@@ -75,6 +82,11 @@ func (t *supervised) follow() {
 		t.bury()
 		return
 	}
+	t.lose()
+}
+
+// lose is the end of a command whose supervisor died before it.
+func (t *supervised) lose() {
 	t.bury()
 	t.status = syscall.WaitStatus(syscall.SIGKILL)
 	close(t.done)
@@ -137,7 +149,6 @@ func (t *supervised) Kill() bool {
 	if !killTree(t.list) {
 		return false
 	}
-	_ = t.child.Signal(syscall.SIGCONT) // a command of root may have stopped it
 	select {
 	case <-t.child.Done:
 	case <-time.After(time.Second):

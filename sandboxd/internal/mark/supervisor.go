@@ -63,7 +63,7 @@ func (m *Supervisors) Start(c *Command) (Tree, error) {
 	for _, fd := range c.Files {
 		files = append(files, uintptr(fd))
 	}
-	child, err := m.reaper.Start(func() (int, error) {
+	child, err := m.reaper.StartUnstoppable(func() (int, error) {
 		return syscall.ForkExec(executable, []string{"sandboxd", "supervise"},
 			&syscall.ProcAttr{Dir: "/", Env: []string{"GOMAXPROCS=1", "GOGC=off"}, Files: files,
 				Sys: &syscall.SysProcAttr{Setsid: true}})

@@ -11,6 +11,9 @@ import (
 	"orchard/sandboxd/internal/wire"
 )
 
+// overdueAfter is when a time-out is told even if something would not die.
+const overdueAfter = 450 * time.Millisecond
+
 // Process is one command, from its start until its result expires.
 type Process struct {
 	id          string
@@ -32,6 +35,8 @@ type Process struct {
 	doomed      atomic.Bool // the sandbox ended while it ran
 	endActivity func()
 	timer       *time.Timer
+	swept       chan struct{} // closed when the time-out has killed all it could
+	overdue     chan struct{} // closed when the time-out is told in any case
 
 	mu        sync.Mutex
 	timedOut  bool
@@ -110,12 +115,21 @@ func (p *Process) watch(timeout time.Duration, done func(*Process)) {
 	if timeout > 0 {
 		p.timer = time.AfterFunc(timeout, p.expire)
 	}
-	<-p.tree.Done()
+	select {
+	case <-p.tree.Done():
+	case <-p.overdue: // an uninterruptible sleep: it dies when that ends
+	}
 	at := time.Now()
 	p.mu.Lock()
 	p.mainEnded = true
 	end := &ending{at: at, timedOut: p.timedOut, cancel: p.cancelled}
 	p.mu.Unlock()
+	if end.timedOut {
+		select { // who hears of the time-out finds nothing left
+		case <-p.swept:
+		case <-p.overdue:
+		}
+	}
 	p.drain(at)
 	p.pumps = nil // they go on by themselves; a kept result must be small
 	p.report(end)
@@ -124,7 +138,10 @@ func (p *Process) watch(timeout time.Duration, done func(*Process)) {
 
 // report makes the end public. What the limits did is read before the mark is given up.
 func (p *Process) report(end *ending) {
-	end.status, end.toll = p.tree.Status(), p.tree.Toll()
+	end.status, end.toll = syscall.WaitStatus(syscall.SIGKILL), p.tree.Toll()
+	if closed(p.tree.Done()) {
+		end.status = p.tree.Status()
+	}
 	if !plausiblyOOM(p.tree, end) {
 		end.toll.OOMKills = 0
 	}
@@ -156,7 +173,9 @@ func (p *Process) expire() {
 	p.mu.Lock()
 	p.timedOut = p.timedOut || !p.mainEnded
 	p.mu.Unlock()
+	time.AfterFunc(overdueAfter, func() { close(p.overdue) })
 	p.tree.Kill()
+	close(p.swept)
 }
 
 // cancel kills the tree and waits until nothing is left of it.

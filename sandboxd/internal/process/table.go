@@ -123,7 +123,7 @@ func (t *Table) Start(q *request) (p *Process, created bool, err error) {
 
 func newProcess(q *request) *Process {
 	return &Process{id: q.ID, merge: q.Merge, outputLimit: q.outputLimit(), killOnBreak: q.KillOnDisconnect,
-		ready: make(chan struct{}), exited: make(chan struct{})}
+		ready: make(chan struct{}), exited: make(chan struct{}), swept: make(chan struct{}), overdue: make(chan struct{})}
 }
 
 // abandon drops what a failed start had made.

@@ -23,6 +23,7 @@ type Child struct {
 	Status syscall.WaitStatus
 	reaper *Reaper
 	reaped bool
+	resume bool // continued whenever it is stopped
 }
 
 // Reaper owns all waiting. The lock is held over a fork and its entry into the table,
@@ -58,14 +59,21 @@ func (r *Reaper) poke() {
 }
 
 // Start runs fork, which returns the pid of a new child, and watches that child.
-func (r *Reaper) Start(fork func() (int, error)) (*Child, error) {
+func (r *Reaper) Start(fork func() (int, error)) (*Child, error) { return r.start(fork, false) }
+
+// StartUnstoppable is Start for a child that is continued whenever somebody stops it.
+func (r *Reaper) StartUnstoppable(fork func() (int, error)) (*Child, error) {
+	return r.start(fork, true)
+}
+
+func (r *Reaper) start(fork func() (int, error), resume bool) (*Child, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid, err := fork()
 	if err != nil {
 		return nil, err
 	}
-	c := &Child{PID: pid, Done: make(chan struct{}), reaper: r}
+	c := &Child{PID: pid, Done: make(chan struct{}), reaper: r, resume: resume}
 	r.children[pid] = c
 	r.poke()
 	return c, nil
@@ -100,16 +108,23 @@ func (r *Reaper) loop() {
 	}
 }
 
-// collect reaps one dead child whose pid is still reserved by its zombie.
+// collect reaps one dead child, whose pid is still reserved by its zombie, or takes note
+// that one was stopped.
 func (r *Reaper) collect(pid int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var status syscall.WaitStatus
-	got, err := syscall.Wait4(pid, &status, syscall.WNOHANG, nil)
+	got, err := syscall.Wait4(pid, &status, syscall.WNOHANG|syscall.WUNTRACED, nil)
 	if err != nil || got != pid {
 		return // a fork that failed reaped its own child meanwhile
 	}
 	c, ok := r.children[pid]
+	if status.Stopped() {
+		if ok && c.resume {
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+		return
+	}
 	if !ok {
 		if r.orphan != nil {
 			r.orphan(pid)
@@ -121,12 +136,12 @@ func (r *Reaper) collect(pid int) {
 	close(c.Done)
 }
 
-// peek blocks until a child is dead and tells its pid without reaping it.
+// peek blocks until a child is dead or stopped and tells its pid without reaping it.
 func peek() (int, error) {
 	var info [128]byte // siginfo_t
 	for {
 		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pAll, 0,
-			uintptr(unsafe.Pointer(&info)), syscall.WEXITED|waitNo, 0, 0)
+			uintptr(unsafe.Pointer(&info)), syscall.WEXITED|syscall.WUNTRACED|waitNo, 0, 0)
 		switch errno {
 		case 0:
 			return int(*(*int32)(unsafe.Pointer(&info[16]))), nil // si_pid
