@@ -18,14 +18,19 @@ class Board:
 
     def __init__(self, console: Console, total: int, bar: tuple[Progress, TaskID] | None) -> None:
         self._console, self._total, self._bar = console, total, bar
+        self._known = 0
         self.done = self.passed = self.failed = self.running = 0
 
     def observe(self, event: Event) -> None:
         """Take in one event."""
+        if event.kind != "known" and self._known:
+            self._console.print(f"[dim]resumed[/]  {self._known} of {self._total} were done before")
+            self._known = 0
         if event.kind == "started":
             self.running += 1
         elif event.kind == "known":
             self.done += 1
+            self._known += 1
         elif event.kind == "prepared":
             self._console.print(f"[dim]prepared[/] {escape(event.job.source.id)}")
         elif event.kind == "failed" and event.failure:

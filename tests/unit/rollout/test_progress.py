@@ -34,6 +34,7 @@ def test_every_end_is_a_line_and_a_terminal_has_a_bar(terminal: bool) -> None:
             observe(event)
     text = shown.getvalue()
     assert "again    toy · bash-loop · mend #0: engine, engine_unavailable: the server [bold]answered[/] 503\n" in text
+    assert text.count("resumed  1 of 5 were done before\n") == 1
     assert "passed   toy · bash-loop · mend #0 submitted, 3 turns, 3.2 s (2/5)\n" in text
     assert "failed   toy · bash-loop · mend #0 submitted, 3 turns, 3.2 s (3/5)\n" in text
     assert "broken   (engine: engine_unavailable) toy" in text
