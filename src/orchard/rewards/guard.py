@@ -19,6 +19,7 @@ from orchard.sandbox import Sandbox
 from orchard.sandbox.manifest import Baseline, Manifest, Node, fetch_manifest, take_baseline
 from orchard.sandbox.sealed import Blob
 from orchard.tasks.model import TestPlan
+from orchard.tasks.tree import is_test
 
 _NAMES = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "tox.toml"})
 _STARTUP = re.compile(r"(site|user)customize(\..*)?|.*\.(pth|pyc|egg-link)|__pycache__|.*\.(egg-info|dist-info)")
@@ -39,11 +40,11 @@ def is_guarded(path: str, plan: TestPlan) -> bool:
     pure = PurePosixPath(path)
     if pure.name in _NAMES or any(_STARTUP.fullmatch(part) for part in pure.parts):
         return True
-    if path in plan.files or path in plan.deleted or path in plan.run or path in plan.protected:
+    if path in plan.files or path in plan.deleted or path in plan.protected:
         return True
-    folders = [entry for entry in plan.run if not entry.endswith(".py")]
-    folders += [entry.rstrip("/") for entry in plan.protected if entry.endswith("/")]
-    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+    if any(path.startswith(entry) or path == entry[:-1] for entry in plan.protected if entry.endswith("/")):
+        return True
+    return plan.covers(path) and ("." not in plan.roots or is_test(path))
 
 
 def settings_of(name: str, data: bytes) -> Mapping[str, Any] | None:

@@ -90,7 +90,7 @@ async def _in_box(box: Sandbox, task: Task, plan: TestPlan, patch: bytes, run: _
     run.changed = await _apply(box, patch, task.workdir)
     run.undone = await restore(box, before, plan)
     files = {name.partition("::")[0] for name in (*plan.fail_to_pass, *plan.pass_to_pass)}
-    return await run_suite(box, Suite(plan.run, task.workdir, plan.python, files, task.limits.grade_seconds))
+    return await run_suite(box, Suite(plan.roots, task.workdir, plan.python, files, task.limits.grade_seconds))
 
 
 async def _apply(box: Sandbox, patch: bytes, workdir: str) -> Changed:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 
 class Strict(BaseModel):
@@ -50,24 +51,53 @@ class GraderSpec(Strict):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
-class TestPlan(Strict):
-    """What the ``tests`` grader needs; stands in ``Task.secret["tests"]``. Paths are relative to the work tree."""
+def relative(path: str) -> str:
+    """Return a path in the work tree in its plain form.
+
+    Raises:
+        ValueError: it is absolute, leads out, or names a test rather than a file.
+    """
+    pure = PurePosixPath(path)
+    if not path or pure.is_absolute() or ".." in pure.parts or "::" in path:
+        raise ValueError(f"{path!r} is no file or folder relative to the work tree")
+    return pure.as_posix() + ("/" if path.endswith("/") and path.strip("./") else "")
+
+
+Relative = Annotated[str, AfterValidator(relative)]
+
+
+class TestNames(Strict):
+    """Which tests make the verdict, and what holds them. Paths are relative to the work tree."""
 
     __test__ = False
 
-    run: list[str] = Field(min_length=1)
-    """Files and folders given to pytest."""
+    run: list[Relative] = Field(min_length=1)
+    """Files and folders given to pytest; ``.`` is all of the work tree."""
     fail_to_pass: list[str] = Field(min_length=1)
     """Ids (``path::Class::name[parameters]``) that must pass; they fail before the fix."""
     pass_to_pass: list[str] = Field(default_factory=list)
     """Ids that must still pass."""
-    files: dict[str, Content] = Field(default_factory=dict, repr=False)
-    """Whole contents of the test files, written over whatever stands there."""
-    deleted: list[str] = Field(default_factory=list)
+    deleted: list[Relative] = Field(default_factory=list)
     """Test files that must not be there."""
-    protected: list[str] = Field(default_factory=list)
+    protected: list[Relative] = Field(default_factory=list)
     """Further paths, or folders ending in ``/``, that an attempt may not change; tests and settings of pytest and
     tox always are."""
+
+    def covers(self, path: str) -> bool:
+        """True if ``path`` is among what pytest is given."""
+        return any(path == root or path.startswith(f"{root}/") or root == "." for root in self.roots)
+
+    @property
+    def roots(self) -> list[str]:
+        """``run`` without trailing slashes."""
+        return [entry.rstrip("/") for entry in self.run]
+
+
+class TestPlan(TestNames):
+    """What the ``tests`` grader needs; stands in ``Task.secret["tests"]``."""
+
+    files: dict[Relative, Content] = Field(default_factory=dict, repr=False)
+    """Whole contents of the test files, written over whatever stands there."""
     python: str = "/opt/venv/bin/python"
     """Interpreter in the image that has pytest."""
 

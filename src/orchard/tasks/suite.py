@@ -16,6 +16,7 @@ from orchard.sandbox import Result, Sandbox
 from orchard.sandbox.manifest import excludes, fetch_manifest
 from orchard.tasks import canary, junit
 from orchard.tasks.junit import Case
+from orchard.tasks.tree import is_test
 
 LOG_TAIL = 6000
 _UNSET = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTHONPATH")
@@ -84,13 +85,13 @@ async def run_suite(box: Sandbox, suite: Suite) -> Outcome:
 
 
 async def _python_files(box: Sandbox, suite: Suite) -> Mapping[str, str | None]:
-    """Return the hashes of the Python files that are run, and of every conftest.py."""
+    """Return the hashes of the Python files that are run, and of those that are named as tests are."""
     nodes = await fetch_manifest(box.transport, suite.workdir, excludes(()))
     return {
         path: node.sha256
         for path, node in nodes.items()
         if path.endswith(".py")
-        and (path.endswith("conftest.py") or any(path == root or path.startswith(f"{root}/") for root in suite.run))
+        and (is_test(path) or any(path == root or path.startswith(f"{root}/") for root in suite.run))
     }
 
 
@@ -103,7 +104,7 @@ def _command(suite: Suite, report: str, probe: str) -> list[str]:
     options = ["-o", "junit_family=xunit1", f"--junitxml={report}", "--rootdir=.", "--maxfail=0", "--tb=short"]
     options += ["--continue-on-collection-errors", "--color=no", "-q"]
     # Named beside its own folder, pytest would run it in place of the folder.
-    alone = not any(probe.startswith(f"{root}/") for root in suite.run)
+    alone = not any(root == "." or probe.startswith(f"{root}/") for root in suite.run)
     return [suite.python, "-I", "-B", "-m", "pytest", *options, *suite.run, *([probe] if alone else [])]
 
 

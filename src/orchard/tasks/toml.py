@@ -51,7 +51,7 @@ from orchard.sandbox import Orchard
 from orchard.tasks.base import base_image
 from orchard.tasks.build import Recipe, base_digest, build, probe, recall, remember
 from orchard.tasks.cache import place
-from orchard.tasks.model import GraderSpec, Strict, Task, TaskLimits, TestPlan
+from orchard.tasks.model import GraderSpec, Strict, Task, TaskLimits, TestNames, TestPlan
 from orchard.tasks.protocol import LoadOptions, TaskSource
 from orchard.tasks.tree import Tree, read_tree
 from orchard.tasks.uv import Request, canonical, locked, names_in
@@ -61,12 +61,7 @@ FILE = "task.toml"
 _TOOLS = ("pip", "wheel", "editables", "setuptools")
 
 
-class _Tests(Strict):
-    run: list[str] = Field(min_length=1)
-    fail_to_pass: list[str] = Field(min_length=1)
-    pass_to_pass: list[str] = Field(default_factory=list)
-    deleted: list[str] = Field(default_factory=list)
-    protected: list[str] = Field(default_factory=list)
+class _Tests(TestNames):
     python: str | None = None
 
 

@@ -1,4 +1,5 @@
 import pytest
+from pydantic import ValidationError
 
 from orchard.rewards.guard import is_guarded, settings_of
 from orchard.tasks.model import TestPlan
@@ -54,3 +55,25 @@ def test_only_what_setup_cfg_tells_pytest_and_tox_counts() -> None:
 @pytest.mark.parametrize("data", [b"= broken", b"\xff\xfe", b"tool = 1"])
 def test_settings_that_cannot_be_read_are_no_settings(data: bytes) -> None:
     assert settings_of("pyproject.toml", data) is None
+
+
+def test_where_all_is_run_what_is_named_as_a_test_is_guarded() -> None:
+    plan = TestPlan(run=["."], fail_to_pass=["test_a.py::a"])
+    guarded = {
+        path for path in ("test_a.py", "pkg/tests/data.txt", "pkg/core.py", "README.md") if is_guarded(path, plan)
+    }
+    assert guarded == {"test_a.py", "pkg/tests/data.txt"}
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "tests/test_a.py::test_x", ""])
+@pytest.mark.parametrize("key", ["run", "deleted", "protected"])
+def test_a_plan_stays_in_the_work_tree(key: str, path: str) -> None:
+    facts = {"run": ["tests"], "fail_to_pass": ["a"], key: [path]}
+    with pytest.raises(ValidationError):
+        TestPlan.model_validate(facts)
+
+
+def test_a_slash_more_or_a_dot_changes_nothing() -> None:
+    plan = TestPlan(run=["./tests/", "./a.py"], fail_to_pass=["a"])
+    assert plan.roots == ["tests", "a.py"]
+    assert is_guarded("tests/x", plan)
