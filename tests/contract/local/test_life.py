@@ -1,6 +1,7 @@
 """How a sandbox of the local backend begins, is found again and ends."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchard.core.errors import Conflict, CreateFailed, InvalidArgument, NotFound, SandboxGone, Unsupported
+from orchard.core.errors import Conflict, CreateFailed, InvalidArgument, NotFound, SandboxGone, Unavailable, Unsupported
 from orchard.sandbox import Orchard
 from orchard.sandbox.local import LocalBackend, LocalSettings
 from orchard.sandbox.local.process import target
@@ -121,6 +122,51 @@ async def test_a_creator_killed_at_any_moment_leaves_nothing_after_the_next_comm
         await backend.delete(sandbox_id)
     await backend.close()
     assert [trace for sandbox_id in alive for trace in left(sandbox_id)] == []
+
+
+async def test_a_pull_shows_and_ends_with_its_creator(
+    backend: LocalBackend, settings: LocalSettings, busybox_root: str, tmp_path: Path
+):
+    archive = tmp_path / "never-written"
+    os.mkfifo(archive)  # whoever reads it waits
+    with other_process(settings.home, f"oci-archive:{archive}", "k") as maker:
+        pulling = None
+        while pulling is None:
+            assert maker.poll() is None
+            await asyncio.sleep(0.05)
+            pulling = next(iter((await backend.list()).items), None)
+        assert (pulling.state, (await backend.get(pulling.id)).state) == (State.PULLING, State.PULLING)
+        with pytest.raises(Unavailable):
+            await backend.endpoint(pulling.id)
+        helpers = await running(str(archive), at_least=1)
+        maker.kill()
+    assert helpers
+    await running(str(archive), at_least=0)
+    await backend.list()
+    await backend.close()
+    assert list((settings.home / "sandboxes").iterdir()) == []
+    with pytest.raises(NotFound):
+        await backend.get(pulling.id)
+    assert (await backend.create(SandboxSpec(image=busybox_root), "k")).state is State.READY  # the key is free
+
+
+async def running(word: str, at_least: int) -> list[Path]:
+    """Wait until so many processes, and for 0 none, have ``word`` on their command line; zombies have none."""
+    deadline = time.monotonic() + 10
+    while bool(found := skopeos(word)) != bool(at_least):
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.05)
+    return found
+
+
+def skopeos(word: str) -> list[Path]:
+    found: list[Path] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+            if words[0].endswith("skopeo") and word in " ".join(words):
+                found.append(process)
+    return found
 
 
 async def test_the_lease_ends_it_and_the_next_command_sweeps(

@@ -40,7 +40,7 @@ for module in $(/bin/busybox cat /modules/order); do /bin/busybox insmod /module
 /bin/busybox tar -xf /dev/vda -C /new && /bin/busybox tar -xf /dev/vdb -C /new
 exec /bin/busybox switch_root /new /lane
 """
-_LANE = """#!/bin/busybox sh
+_LANE = """#!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root ORCHARD_HOME=/var/orchard
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/packages:src
 mkdir -p /proc /sys /dev /run
@@ -49,7 +49,9 @@ mkdir -p /dev/pts /dev/shm; mount -t devpts devpts /dev/pts; mount -t tmpfs tmpf
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 busybox ip link set lo up
 cd /repository
+(
 %s
+)
 echo "lane: exit $?"
 busybox poweroff -f
 """

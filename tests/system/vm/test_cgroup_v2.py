@@ -1,11 +1,22 @@
-"""Limits, OOM, kill and life on a kernel with pure cgroup v2, where the machine at hand has v1 or gives no rights."""
+"""Limits, OOM, kill and life on a kernel with pure cgroup v2: as root, and as a user with a delegated subtree."""
 
 import re
 
 import pytest
 from tests.system.vm.lane import boot, missing_tools
 
-LINES = "test_limits.py or nothing_is_left or lease_ends or killed_from_outside or another_process_finds"
+ROOT_LINES = "test_limits.py or nothing_is_left or lease_ends or killed_from_outside or another_process_finds"
+USER_LINES = "memory_bomb or fork_bomb or delete_ends or nothing_is_left"
+FILES = "tests/contract/local/test_limits.py tests/contract/local/test_life.py"
+PYTEST = "python3 -m pytest -p no:cacheprovider --color=no -q --timeout 120"
+
+DELEGATE = """
+useradd -m someone; chmod 1777 /tmp; here=/sys/fs/cgroup/user; mkdir -p $here/shell
+for folder in /sys/fs/cgroup $here; do echo '+cpu +memory +pids +cpuset' > $folder/cgroup.subtree_control; done
+for folder in $here $here/shell; do chown someone $folder $folder/cgroup.procs $folder/cgroup.subtree_control; done
+echo 0 > $here/shell/cgroup.procs
+export HOME=/home/someone ORCHARD_HOME=/home/someone/orchard
+"""
 
 pytestmark = [
     pytest.mark.vm,
@@ -16,12 +27,16 @@ pytestmark = [
 
 
 def test_the_local_backend_on_cgroup_v2():
-    files = "tests/contract/local/test_limits.py tests/contract/local/test_life.py"
-    command = f"python3 -m pytest -p no:cacheprovider --color=no -q --timeout 120 -k '{LINES}' {files}"
-    code, console = boot(f"head -1 /proc/self/cgroup; {command}", timeout=600)
+    as_user = "setpriv --reuid someone --regid someone --clear-groups --"
+    code, console = boot(
+        f"cat /proc/self/cgroup; {PYTEST} -k '{ROOT_LINES}' {FILES} || exit 1\n{DELEGATE}\n"
+        f"{as_user} {PYTEST} -k '{USER_LINES}' {FILES}",
+        timeout=700,
+    )
     assert code == 0, console[-6000:]
-    assert "0::/" in console  # v2 alone
+    assert re.search(r"(?m)^\W*0::/$", console)  # v2 alone
     assert "skipped" not in console
-    passed = re.search(r"(\d+) passed", console)
-    assert passed is not None
-    assert int(passed[1]) >= 12
+    passed = [int(count) for count in re.findall(r"(\d+) passed", console)]
+    assert len(passed) == 2, console[-3000:]
+    assert passed[0] >= 12
+    assert passed[1] >= 4

@@ -62,6 +62,7 @@ class Endings:
 
     def discard(self, record: Record) -> None:
         """Remove a sandbox that was never ready; the caller holds its lock. No record of it stays."""
+        self._store.drop_key(record.key, record.id)
         self._remove(record)
         self._powers.remove_tree(self._store.folder(record.id))
 

@@ -204,7 +204,7 @@ class Store:
             return []
 
     def forget_ended(self, age: float) -> None:
-        """Drop the records, and the keys, of what ended more than ``age`` seconds ago; and stumps of folders."""
+        """Drop the records, and the keys, of what ended more than ``age`` seconds ago; and stumps of both."""
         limit = time.time() - age
         for entry in list(os.scandir(self.endings)):
             with contextlib.suppress(FileNotFoundError):
@@ -213,10 +213,20 @@ class Store:
                     if record is not None:
                         self.drop_key(record.key, record.id)
                     Path(entry.path).unlink(missing_ok=True)
+        for entry in list(os.scandir(self._keys)):  # of creates that failed
+            with contextlib.suppress(FileNotFoundError):
+                if entry.stat().st_size == 0 and entry.stat().st_mtime < time.time() - _STUMP_AGE:
+                    self._drop_empty_key(Path(entry.path))
         for entry in list(os.scandir(self._making)):  # a creator that died between two system calls
             with contextlib.suppress(OSError):
                 if entry.stat().st_mtime < time.time() - _STUMP_AGE:
                     Path(entry.path).rmdir()
+
+    @staticmethod
+    def _drop_empty_key(path: Path) -> None:
+        with _locked(path, os.O_RDWR) as fd:
+            if fd is not None and os.fstat(fd).st_size == 0:
+                path.unlink(missing_ok=True)
 
     def _service_key(self) -> bytes:
         path = self.home / "service.key"
