@@ -52,14 +52,15 @@ def test_importing_every_module_does_nothing(tmp_path: Path) -> None:
 
 def test_help_takes_under_a_second_of_processor_time() -> None:
     command = [str(Path(sys.executable).parent / "orchard"), "--help"]
-    best = 9.0
+    best, shown = 9.0, ""
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert done.returncode == 0, done.stderr
-    assert "sandbox" in done.stdout
+        shown = done.stdout
+    assert "sandbox" in shown
     assert best < 1.0
 
 

@@ -331,17 +331,16 @@ class MachineUnfit(OrchardError):
     code, status = "machine_unfit", 501
 
 
+_LEAVES: tuple[type[OrchardError], ...] = (
+    Unauthorized, NotFound, Conflict, Unsupported, ResultExpired, QuotaExceeded, Unavailable, DeadlineExceeded,
+    InternalError, CreateFailed, CommandNotStarted, CommandLost, PatchFailed, TaskRefused, MachineUnfit,
+)  # fmt: skip
 _PLAIN: dict[str, type[OrchardError]] = {
     "wrong_sandbox": Unavailable,
     "shutting_down": Unavailable,
     "invalid_range": InvalidArgument,
-} | {
-    cls.code: cls
-    for cls in (
-        Unauthorized, NotFound, Conflict, Unsupported, ResultExpired, QuotaExceeded, Unavailable, DeadlineExceeded,
-        InternalError, CreateFailed, CommandNotStarted, CommandLost, PatchFailed, TaskRefused, MachineUnfit,
-    )
-}  # fmt: skip
+    **{cls.code: cls for cls in _LEAVES},
+}
 
 
 def from_problem(problem: dict[str, Any], *, retry_after: float | None = None) -> OrchardError:
