@@ -2,7 +2,7 @@
 
 A Python block runs as a program of its own; a comment ``<!-- test: CODE -->`` on the line before it is appended, for
 blocks that only define something. TOML and JSON blocks are parsed. In a console block each line after ``$`` runs in one
-shell, and what follows it must be in the output (``…`` stands for anything). In a bash block each line is a make target.
+shell, and what follows it must be in the output (``…`` stands for anything). A line of a bash block is a make target.
 """
 
 import asyncio
