@@ -2,14 +2,17 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"strings"
+
+	"orchard/sandboxd/internal/wire"
 )
 
 // documentLimit bounds the size of the configuration.
@@ -53,11 +56,6 @@ type Config struct {
 	OOMScoreAdj     int               `json:"commands_oom_score_adj"`
 }
 
-var (
-	idPattern  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
-	hexPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
-)
-
 // Parse reads a document, fills in the defaults and checks it.
 func Parse(document []byte) (*Config, error) {
 	c := &Config{Workdir: "/", Shell: "sh", SpoolLimitBytes: 1 << 30}
@@ -76,9 +74,9 @@ func (c *Config) check() error {
 		c.Shell = "sh"
 	}
 	switch {
-	case !idPattern.MatchString(c.ID):
+	case !wire.IsID(c.ID):
 		return errors.New("id: 1-128 of [A-Za-z0-9._-] are due")
-	case !hexPattern.MatchString(c.TokenSHA256):
+	case !isSHA256(c.TokenSHA256):
 		return errors.New("token_sha256: 64 hexadecimal digits are due")
 	case (c.Listen.FD == nil) == (c.Listen.TCP == ""):
 		return errors.New("listen: either fd or tcp is due")
@@ -96,6 +94,11 @@ func (c *Config) check() error {
 		}
 	}
 	return nil
+}
+
+func isSHA256(text string) bool {
+	raw, err := hex.DecodeString(text)
+	return err == nil && len(raw) == sha256.Size
 }
 
 // Load finds the document as the command line says: --config-fd N, --config PATH or

@@ -5,7 +5,6 @@ package process
 import (
 	"encoding/base64"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -19,8 +18,6 @@ const (
 	// defaultOutputLimit is the bounded view of a stream when the request names none.
 	defaultOutputLimit = 1 << 20
 )
-
-var idPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
 type size struct {
 	Cols int `json:"cols"`
@@ -62,7 +59,7 @@ func (q *request) check() error {
 }
 
 func checkID(id string) error {
-	if !idPattern.MatchString(id) || id == "." || id == ".." {
+	if !wire.IsID(id) || id == "." || id == ".." {
 		return wire.Invalid("id", "an operation id of 1-128 of [A-Za-z0-9._-] is due")
 	}
 	return nil

@@ -96,3 +96,14 @@ func TestAnAnswerThatHasBegunIsBrokenNotMended(t *testing.T) {
 		t.Error("a cut answer looks whole")
 	}
 }
+
+func TestIsID(t *testing.T) {
+	long := "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	cases := map[string]bool{"a": true, "A.b_c-9": true, long + long: true, long + long + "x": false, "": false,
+		"a/b": false, "/": false, "a b": false, "é": false, "a\n": false, "../x": false}
+	for id, good := range cases {
+		if IsID(id) != good {
+			t.Errorf("%q", id)
+		}
+	}
+}
