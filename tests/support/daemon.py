@@ -38,7 +38,7 @@ class DaemonBackend:
     def __init__(
         self, folder: Path, template: Path | None = None, digest: str | None = None, workdir: Path | None = None
     ) -> None:
-        self._workdir = workdir
+        self._workdir, self._pid = workdir, os.getpid()  # only who started a process may ask whether it has ended
         self._folder, self._template, self._digest = folder, template, digest
         self._infos: dict[str, SandboxInfo] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -94,7 +94,7 @@ class DaemonBackend:
         if sandbox_id not in self._infos:
             raise NotFound(f"no sandbox {sandbox_id}")
         info, process = self._infos[sandbox_id], self._processes[sandbox_id]
-        if info.state is not State.GONE and process.poll() is not None:
+        if info.state is not State.GONE and self._pid == os.getpid() and process.poll() is not None:
             info = self._infos[sandbox_id] = self._ended(info, "signal")
         return info
 

@@ -125,12 +125,20 @@ class Transport:
             OrchardError: what the sandbox answered, or ``Unavailable`` (``reason`` says whether it was sent), or
                 ``SandboxGone``.
         """
+        broken = False
 
         async def once() -> Reply:
-            async with self.open(call) as response:
-                with translated():
-                    body = await response.read()
-                return Reply(response.status, response.headers, body)
+            nonlocal broken
+            try:
+                async with self.open(call) as response:
+                    with translated():
+                        body = await response.read()
+                    return Reply(response.status, response.headers, body)
+            except OrchardError as error:
+                if broken and call.applied is not None and isinstance(error, call.applied):
+                    return Reply(200, {}, b"")
+                broken = broken or (isinstance(error, Unavailable) and error.reason != NOT_SENT)
+                raise
 
         return await self.retrying(call, once)
 
@@ -171,22 +179,16 @@ class Transport:
             OrchardError: as ``request``.
         """
         patience = patience or Patience(call.window)
-        broken = False
         while True:
             try:
                 return await once()
             except RateLimited as limited:
                 await patience.pause(limited, limited.retry_after)
             except Unavailable as lost:
-                broken = broken or lost.reason != NOT_SENT
                 await self.relocate()
                 if not call.safe and lost.reason != NOT_SENT:
                     raise
                 await patience.pause(lost)
-            except OrchardError as error:
-                if not broken or call.applied is None or not isinstance(error, call.applied):
-                    raise
-                return Reply(200, {}, b"")  # type: ignore[return-value]
 
     async def relocate(self) -> None:
         """Ask where the sandbox is now.

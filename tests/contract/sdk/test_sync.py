@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import uvloop
 from tests.support.daemon import DaemonBackend
 
 import orchard.sandbox as room
@@ -17,6 +18,12 @@ from orchard.sandbox import Orchard, SyncOrchard, generate_sync
 
 PAIRS = [(getattr(room, name), getattr(room, f"Sync{name}")) for name in generate_sync.TWINS]
 SPECIAL = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
+
+
+def fork_quietly() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
+        return os.fork()
 
 
 def names(cls: type) -> set[str]:
@@ -96,9 +103,7 @@ def test_a_fork_after_use_works_and_leaves_the_parent_whole(backend: DaemonBacke
     owned = SyncOrchard(backend=backend).sandbox("host")
     with owned as box:
         assert box.run("echo parent").text == "parent\n"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
-            child = os.fork()
+        child = fork_quietly()
         if child == 0:
             try:
                 worked = box.run("echo child").text == "child\n"
@@ -127,8 +132,25 @@ def test_two_loops_in_a_row_share_one_client(backend: DaemonBackend) -> None:
 
     box_id = asyncio.run(make())
     assert asyncio.run(use(box_id)) == "again\n"
+    child = fork_quietly()
+    if child == 0:
+        try:
+            os._exit(0 if asyncio.run(use(box_id)) == "again\n" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert asyncio.run(use(box_id)) == "again\n"
     asyncio.run(end(box_id))
+
+
+def test_uvloop_serves_as_well(backend: DaemonBackend) -> None:
+    orchard = Orchard(backend=backend)
+
+    async def main() -> int:
+        async with orchard.sandbox("host") as box, box.reverse(0, "tcp:127.0.0.1:1"):
+            return (await box.run("cat", stdin=bytes(3 << 20))).stdout_bytes
+
+    assert [uvloop.run(main()) for _ in range(2)] == [3 << 20] * 2
 
 
 def test_one_box_in_two_loops_and_threads_at_once(backend: DaemonBackend) -> None:
