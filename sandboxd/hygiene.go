@@ -17,7 +17,10 @@ const (
 	closeRangeCloexec = 4
 	// spareThreads are made beforehand where commands share our limit of processes: a Go
 	// program that cannot make a thread dies.
-	spareThreads = 64
+	// They cover the disk work of files (32) and spools (8), and the runtime's own.
+	spareThreads = 48
+	// processors bounds how many threads run Go code at once on a large machine.
+	processors = 4
 	// tidyEvery and spareMemory bound how long and how much idle memory is kept.
 	tidyEvery   = 30 * time.Second
 	spareMemory = 4 << 20
@@ -66,6 +69,7 @@ func closeOnExec() {
 // settle sets what a small daemon wants of the Go runtime and of its own process.
 func settle() {
 	syscall.Umask(0o022)
+	runtime.GOMAXPROCS(min(processors, runtime.GOMAXPROCS(0)))
 	debug.SetGCPercent(50)
 	go tidy()
 }

@@ -22,7 +22,7 @@ const (
 	memfdLimit = 64 << 20
 	// diskThreads bounds how many threads wait for the spool's disk at once, so that a
 	// slow disk never needs more threads than sandboxd has beforehand.
-	diskThreads = 16
+	diskThreads = 8
 	// diskless is the size of the newest part that is kept when the disk is full.
 	diskless = 256 << 10
 )
