@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from tests.support.model_server import SUBMIT, ModelServer, say
 
+from orchard.evals.views import view
+from orchard.rollout.folder import read_run
+
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 EXAMPLE = Path(__file__).parents[2] / "examples/tasks/slug-keeps-digits"
 RUN = "from orchard.cli.main import run; run()"
@@ -78,3 +81,27 @@ async def test_a_task_that_gold_does_not_solve_is_refused_and_given_to_no_model(
         assert server.bodies == []
     assert code == 1
     assert "task task is refused: the gold patch scores 0 under bash-loop, not 1" in errors
+
+
+async def test_every_script_does_what_it_says_under_both_harnesses(
+    image_home: Path, debian_image: str, tmp_path: Path
+) -> None:
+    words = [word for name in ("gold", "noop", "script:hardcode") for word in ("--policy", name)]
+    words += ["--harness", "bash-loop", "--harness", "mini-swe-agent", "--run", str(tmp_path / "run"), "--json"]
+    code, output, errors = await orchard(image_home, "eval", str(EXAMPLE), "--image", debian_image, *words)
+    assert code == 0, errors
+    report = json.loads(output)
+    assert report["surprises"] == []
+    assert {(cell["harness"], cell["policy"]): cell["reward"] for cell in report["cells"]} == {
+        (harness, policy): float(policy == "gold")
+        for harness in ("bash-loop", "mini-swe-agent")
+        for policy in ("gold", "noop", "script:hardcode")
+    }
+    with read_run(tmp_path / "run") as run:
+        for record in run.records():
+            found = run.store.trajectory(record.id)
+            asked = [call["function"]["arguments"] for one in found.calls for call in (one.answer or {})["tool_calls"]]
+            assert [json.loads(text)["command"] for text in asked] == [
+                tool.arguments["command"] for tool in record.tools
+            ]
+            assert view(found)["commands"] == [], "each command stands under the answer that asked for it"
