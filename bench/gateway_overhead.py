@@ -1,15 +1,13 @@
 """What the gateway adds to a call: 64 sessions at once, an engine that answers in 1 s, every record synced.
 
 Three processes: the engine, the gateway in front of it, and the clients, which ask the engine directly and through the
-gateway in turn, with equal bodies and the same spread of starts. Prints one JSON row.
+gateway in turn, with equal bodies and the same spread of starts. The client
+is aiohttp. Floor: the engine asked directly.
 """
 
-import argparse
 import asyncio
-import json
 import multiprocessing
 import random
-import statistics
 import tempfile
 import time
 from multiprocessing.connection import Connection
@@ -19,9 +17,12 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from bench.frame import Row, Target, p50, p99
+from bench.place import Place
 from orchard.gateway import Gateway, OpenAIEngine
 from orchard.trajectories import Store
 
+TARGET = Target(5.0)
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}]
 
 
@@ -78,7 +79,7 @@ async def converse(http: aiohttp.ClientSession, url: str, turns: int, times: lis
         messages += [answer, {"role": "tool", "tool_call_id": f"call_{turn}", "content": f"{turn}" * 1000}]
 
 
-async def measure(urls: list[str], turns: int, spread: float) -> list[float]:
+async def times_of(urls: list[str], turns: int, spread: float) -> list[float]:
     times: list[float] = []
     chance = random.Random(7)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
@@ -102,8 +103,8 @@ def run(sessions: int, turns: int, seconds: float) -> dict[str, Any]:
         gateway = spawn.Process(target=serve_gateway, args=(gateway_end, engine_url, folder, sessions))
         gateway.start()
         urls = gateway_pipe.recv()
-        direct = asyncio.run(measure([engine_url] * sessions, turns, seconds))
-        through = asyncio.run(measure(urls, turns, seconds))
+        direct = asyncio.run(times_of([engine_url] * sessions, turns, seconds))
+        through = asyncio.run(times_of(urls, turns, seconds))
         gateway_pipe.send(None)
         recorded, cpu = gateway_pipe.recv()
         gateway.join()
@@ -112,25 +113,18 @@ def run(sessions: int, turns: int, seconds: float) -> dict[str, Any]:
     engine.join()
     assert recorded == sessions * turns, "every call is recorded"
 
-    def milliseconds(times: list[float], share: float) -> float:
-        return round((statistics.quantiles(times, n=100)[round(share * 100) - 1] - seconds) * 1000, 2)
-
-    return {
-        "name": f"gateway overhead a call, {sessions} sessions at once, p50",
-        "value": round(milliseconds(through, 0.5) - milliseconds(direct, 0.5), 2),
-        "unit": "ms",
-        "p99": round(milliseconds(through, 0.99) - milliseconds(direct, 0.99), 2),
-        "floor": {"the engine asked directly, beyond its own second, p50": milliseconds(direct, 0.5)},
-        "calls": recorded,
-        "gateway_cpu_ms_a_call": round(cpu / recorded * 1000, 2),
-        "bytes_a_call": round(size / recorded),
-    }
+    return {"direct": direct, "through": through, "calls": recorded, "cpu_s": cpu, "bytes": size}
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sessions", type=int, default=64)
-    parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long the engine takes")
-    options = parser.parse_args()
-    print(json.dumps(run(options.sessions, options.turns, options.seconds)))
+async def measure(place: Place) -> list[Row]:
+    sessions, turns, seconds = (4, 2, 0.1) if place.quick else (64, 10, 1.0)
+    got = await asyncio.to_thread(run, sessions, turns, seconds)
+    name = f"gateway overhead a call, {sessions} sessions at once"
+    note = f"{got['cpu_s'] / got['calls'] * 1000:.2g} ms of CPU and {got['bytes'] // got['calls']} bytes on disk a call"
+    rows: list[Row] = []
+    for share, of in (("p50", p50), ("p99", p99)):
+        beyond = {way: (of(got[way]) - seconds) * 1000 for way in ("direct", "through")}
+        floor = {f"engine asked directly, beyond its {seconds:g} s": beyond["direct"]}
+        added, target = beyond["through"] - beyond["direct"], TARGET if share == "p50" else None
+        rows.append(Row(f"{name}, {share}", added, "ms", got["calls"], target, floor, note=note))
+    return rows

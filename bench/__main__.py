@@ -1,0 +1,76 @@
+"""``python -m bench``: measure, write results.json, renew the table in docs/benchmarks.md."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench import alive, create, files, gateway_overhead, machine, output, run, table
+from bench.frame import Row
+from bench.place import Place
+
+HERE = Path(__file__).parent
+MEASUREMENTS: dict[str, Callable[[Place], Awaitable[list[Row]]]] = {
+    "create": create.measure,
+    "run": run.measure,
+    "output": output.measure,
+    "files": files.measure,
+    "alive": alive.measure,
+    "alive-1000": partial(alive.measure, count=1000, peers=()),
+    "gateway": gateway_overhead.measure,
+}
+BY_NAME_ALONE = ("alive-1000",)
+"""Too long for every run."""
+
+
+async def measured(names: Sequence[str], quick: bool) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    async with Place(quick) as place:
+        for name in names:
+            facts = machine.facts()
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            for row in await MEASUREMENTS[name](place):
+                rows.append(row.plain(name, facts))
+                print(f"  {row.name}: {rows[-1]['value']} {row.unit}", file=sys.stderr, flush=True)
+    return rows
+
+
+def merged(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Replace the rows of what was measured anew; the order is that of MEASUREMENTS."""
+    renewed = {row["measurement"] for row in new}
+    rows = [row for row in old if row["measurement"] not in renewed] + new
+    order = list(MEASUREMENTS)
+    return sorted(rows, key=lambda row: order.index(row["measurement"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--list", action="store_true", help="name the measurements and what each is")
+    parser.add_argument("--only", action="append", choices=list(MEASUREMENTS), help="this one; may be given repeatedly")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works; writes no document")
+    parser.add_argument("--results", type=Path, help="where to write the figures [bench/results.json]")
+    options = parser.parse_args()
+    if options.list:
+        for name, measure in MEASUREMENTS.items():
+            module = sys.modules[getattr(measure, "func", measure).__module__]
+            print(f"{name:12}{(module.__doc__ or '').splitlines()[0]}")
+        return
+    names = options.only or [name for name in MEASUREMENTS if name not in BY_NAME_ALONE]
+    rows = asyncio.run(measured(names, options.quick))
+    path = options.results or (None if options.quick else HERE / "results.json")
+    if path is None:
+        print(json.dumps(rows, indent=1))
+        return
+    if path.exists():
+        rows = merged(json.loads(path.read_text()), rows)
+    path.write_text(json.dumps(rows, indent=1) + "\n")
+    if not options.quick:
+        table.write(HERE.parent / "docs" / "benchmarks.md", rows)
+
+
+if __name__ == "__main__":
+    main()
