@@ -55,10 +55,11 @@ class Once:
 
         Raises:
             Conflict: another body under the same key, or the key was given up.
+            Unavailable: the service is stopping.
             StillRunning: ``wait`` has passed; asking again under the key joins it.
         """
         if self._closed:
-            raise Unavailable("the service is stopping", hint="try again under the same key")
+            raise _stopping()
         if key in self._undone:
             raise Conflict("the request under this Idempotency-Key was given up", hint="use a new key")
         known = self._works.get(key) if key else None
@@ -72,6 +73,8 @@ class Once:
         await asyncio.wait([known.task], timeout=wait)
         if not known.task.done():
             raise StillRunning
+        if known.task.cancelled() and self._closed:
+            raise _stopping()
         if known.task.cancelled():
             raise Conflict("the request under this Idempotency-Key was given up", hint="use a new key")
         return cast("T", known.task.result())
@@ -114,6 +117,10 @@ class Once:
             task.cancel()
         if late:
             await asyncio.wait(late)
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the service is stopping", hint="try again under the same key")
 
 
 def scoped(tenant: str, route: str, key: str | None) -> str | None:

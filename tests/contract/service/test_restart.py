@@ -95,3 +95,15 @@ async def test_a_quota_lets_the_retry_of_a_create_through_after_a_crash(own: Ser
         ):
             assert answer.status == 204
         assert await orchard.list() == []
+
+
+async def test_a_create_under_way_survives_a_restart_by_sigterm(own: Served, busybox: str) -> None:
+    async with Orchard(own.url, api_key=own.key) as orchard:
+        await orchard.list()
+        creates = [asyncio.create_task(orchard.create(busybox, ttl=120, key=f"s{number}")) for number in range(12)]
+        await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(own.end) == 0
+        await asyncio.to_thread(own.start)
+        boxes = await asyncio.gather(*creates)
+        assert sorted(box.id for box in boxes) == sorted(info.id for info in await orchard.list())
+        await asyncio.gather(*(box.delete() for box in boxes))
