@@ -21,6 +21,9 @@ async def run_plan(plan: Plan) -> Report:
     from orchard.rollout.progress import board
 
     try:
+        for policy in plan.policies:
+            if policy.check:
+                await policy.check()
         async with Orchard() as orchard:
             with board(Console(stderr=True), plan.total()) as observe:
                 return await evaluate(plan, orchard, observe)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import aiohttp
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orchard.core.errors import InvalidArgument
+from orchard.core.errors import InvalidArgument, Unavailable
 from orchard.gateway.engine import Engine
 from orchard.gateway.engines.script import ScriptEngine, bash_step
 from orchard.harness.protocol import SUBMIT_MARKER
@@ -39,6 +40,8 @@ class Policy:
     """What a script's author says of it; None for a model, which may do either."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of each request that the harness is told to send."""
+    check: Callable[[], Awaitable[None]] | None = None
+    """Raises ``Unavailable`` if nothing answers where its engine asks; awaited once, before a run."""
     close: Callable[[], Awaitable[None]] | None = None
     """Releases what its engines share; awaited by whoever made the policy."""
 
@@ -106,7 +109,26 @@ def model_policy(base_url: str, model: str, api_key: str, sampling: Mapping[str,
     from orchard.gateway.engines.openai import OpenAIEngine
 
     engine = OpenAIEngine(base_url, api_key=api_key)
-    return Policy(model, model, lambda task: engine, sampling=sampling or {}, close=engine.close)
+
+    async def check() -> None:
+        await check_server(base_url)
+
+    return Policy(model, model, lambda task: engine, sampling=sampling or {}, check=check, close=engine.close)
+
+
+async def check_server(base_url: str) -> None:
+    """Return if anything speaks HTTP at ``base_url``, whatever it says: a wrong address is told at once.
+
+    Raises:
+        Unavailable: nothing does.
+    """
+    timeout = aiohttp.ClientTimeout(total=15)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as http, http.get(f"{base_url.rstrip('/')}/models"):
+            return
+    except (aiohttp.ClientError, TimeoutError) as error:
+        words = f"no model server answers at {base_url}: {error or type(error).__name__}"
+        raise Unavailable(words, hint="start it, or give another --base-url") from error
 
 
 def placeholders(task: Task) -> dict[str, str]:

@@ -10,6 +10,18 @@ from orchard.cli.main import run
 EXAMPLE = Path(__file__).parents[3] / "examples/tasks/slug-keeps-digits"
 
 
+def test_a_model_server_that_is_not_there_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--model", "m", "--base-url", "http://127.0.0.1:1/v1", "--run", str(tmp_path / "run")]
+    monkeypatch.setattr(sys, "argv", ["orchard", "eval", str(EXAMPLE), *words])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 7
+    assert "no model server answers at http://127.0.0.1:1/v1" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
