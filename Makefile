@@ -7,7 +7,7 @@ PYTEST := python -m pytest
 SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 
-.PHONY: help demo test check lint unit contract system vm conformance bench sandboxd setup-demo setup-test lock clean
+.PHONY: help demo test check lint unit contract system vm twins conformance bench sandboxd setup-demo setup-test lock clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
@@ -34,10 +34,13 @@ contract: sandboxd ## both sides of each seam against the real other side
 	$(PYTEST) -q tests/contract
 
 system: sandboxd ## whole rollouts, kill -9 and resume, conformance, the snippets of README and docs
-	$(PYTEST) -q tests/system -m "not vm"
+	$(PYTEST) -q tests/system -m "not vm and not twins"
 
 vm: sandboxd ## limits, OOM, kill and life on pure cgroup v2, in a virtual machine under software emulation
 	$(PYTEST) -q tests/system -m vm
+
+twins: setup-test sandboxd ## break a backend on purpose, line by line; the conformance suite must notice each
+	$(PYTEST) -q tests/system -m twins
 
 conformance: setup-demo sandboxd ## how a sandbox must behave, line by line, on the local backend
 	orchard conformance --backend local
