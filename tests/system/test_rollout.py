@@ -18,6 +18,7 @@ from tests.support.waiting import until
 
 from orchard.core.errors import MachineUnfit, SandboxGone, Unavailable
 from orchard.evals.run import Plan, evaluate
+from orchard.gateway import Delta, EngineRequest, EngineUnavailable, Final
 from orchard.harness.registry import HARNESSES
 from orchard.rollout.folder import read_run
 from orchard.rollout.groups import groups
@@ -114,6 +115,30 @@ async def test_a_rollout_that_fails_for_good_is_a_record_and_its_siblings_go_on(
     ] * 2
     assert [row.reward for row in records(tmp_path) if row.harness == "bash-loop"] == [1.0, 1.0]
     assert [row.metrics.failures for row in report.rows if row.harness == "flaky"] == [{"harness": 2}]
+
+
+class Away:
+    """An engine that never answers."""
+
+    name, policy_version = "away", "v3"
+
+    async def complete(self, request: EngineRequest) -> AsyncIterator[Delta | Final]:
+        raise EngineUnavailable("the server is being restarted")
+        yield
+
+    async def close(self) -> None: ...
+
+
+async def test_time_that_ran_out_while_the_engine_was_away_is_no_failure_of_the_model(
+    orchard: Orchard, tmp_path: Path
+) -> None:
+    short = Toy("short", TaskLimits(turns=5, seconds=1.0, command_seconds=30))
+    plan = replace(toy.plan(tmp_path, 1, replace(MEND, engine=lambda task: Away())), sources=[short])
+    await evaluate(replace(plan, bounds=replace(plan.bounds, tries=2)), orchard)
+    [row] = records(tmp_path)
+    assert row.failure is not None
+    assert (row.failure.seam, row.failure.reason, row.reward, row.tries) == ("engine", "engine_unavailable", None, 2)
+    assert row.policy_version == "v3"
 
 
 async def test_a_broken_machine_does_not_use_up_a_benchmark(
