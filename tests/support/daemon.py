@@ -58,7 +58,8 @@ class DaemonBackend:
         self._lead_to(work)
         config = {
             "id": box_id, "token_sha256": hashlib.sha256(token.encode()).hexdigest(), "listen": {"fd": 3},
-            "env": {"PATH": os.environ["PATH"], **spec.env}, "state_dir": str(home / "state"), "workdir": str(self._workdir or work),
+            "env": {"PATH": os.environ["PATH"], **spec.env}, "state_dir": str(home / "state"),
+            "workdir": str(self._workdir or work),
             "lease": {
                 "ttl_s": spec.ttl, "max_ttl_s": spec.max_ttl, "idle_s": spec.idle, "heartbeat_s": spec.heartbeat,
             },
