@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from orchard.trajectories import CallRecord, ToolRecord, Trajectory
@@ -47,8 +47,7 @@ def _call(call: CallRecord, left: list[ToolRecord]) -> dict[str, Any]:
 
 
 def _commands(call: CallRecord, answer: Message, left: list[ToolRecord]) -> Iterator[dict[str, Any]]:
-    for asked in answer.get("tool_calls") or []:
-        function = asked.get("function") or {}
+    for function in _functions(answer):
         name, raw = str(function.get("name")), function.get("arguments") or ""
         command = _argument(raw)
         found = next((tool for tool in left if _answers(tool, call, command)), None)
@@ -84,12 +83,18 @@ def _argument(raw: object) -> str:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    calls: Sequence[Any] = message.get("tool_calls") or []
-    text = _text(message.get("content"))
-    asked = "\n".join(
-        f"→ {call.get('function', {}).get('name')} {call.get('function', {}).get('arguments')}" for call in calls
-    )
-    return {"role": str(message.get("role")), "text": "\n".join(part for part in (text, asked) if part)}
+    asked = [f"→ {function.get('name')} {function.get('arguments')}" for function in _functions(message)]
+    return {
+        "role": str(message.get("role")),
+        "text": "\n".join(part for part in (_text(message.get("content")), *asked) if part),
+    }
+
+
+def _functions(message: Message) -> list[dict[str, Any]]:
+    """Return what a message calls; a harness may have sent anything in its place."""
+    calls = message.get("tool_calls")
+    found = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    return [function for function in found if isinstance(function, dict)]
 
 
 def _text(content: object) -> str:

@@ -118,7 +118,7 @@ class _Run:
 
     async def _act(self, answer: Mapping[str, Any]) -> tuple[bool, str | None]:
         """Take one answer into the history and run its commands; return whether one ran, and what was handed in."""
-        message = answer["choices"][0]["message"]
+        message = {key: value for key, value in answer["choices"][0]["message"].items() if value is not None}
         self._messages.append(message)
         calls = message.get("tool_calls") or []
         if not calls:
@@ -157,8 +157,8 @@ def _commands(calls: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str
             continue
         try:
             arguments = json.loads(function.get("arguments") or "")
-        except ValueError as error:
-            yield call, None, f"the arguments are not JSON ({error})"
+        except (ValueError, TypeError) as error:  # some servers give an object where text is due
+            yield call, None, f"the arguments are not JSON text ({error})"
             continue
         command = arguments.get("command") if isinstance(arguments, dict) else None
         yield call, command if isinstance(command, str) else None, "the argument `command` (text) is missing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ async def open_client(base_url: str, api_key: str) -> AsyncIterator[AsyncOpenAI]
 
 
 async def ask(client: AsyncOpenAI, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Send one chat completion; return the answer as JSON, its first choice's message as it is to be echoed.
+    """Send one chat completion; return the answer as the server wrote it.
 
     Raises:
         BudgetSpent, ContextFull: outcomes.
@@ -57,7 +58,7 @@ async def ask(client: AsyncOpenAI, body: Mapping[str, Any]) -> dict[str, Any]:
     import openai
 
     try:
-        answer = await client.chat.completions.create(**body)
+        answer = await client.chat.completions.with_raw_response.create(**body)
     except openai.APIStatusError as error:
         if error.code == BUDGET_CODE:
             raise BudgetSpent(error.message) from error
@@ -66,7 +67,10 @@ async def ask(client: AsyncOpenAI, body: Mapping[str, Any]) -> dict[str, Any]:
         raise EndpointFailed(f"the model endpoint answered {error.status_code}: {error.message}") from error
     except openai.OpenAIError as error:
         raise EndpointFailed(f"the model endpoint could not be asked: {error}") from error
-    found = answer.model_dump(exclude_none=True)
-    if not found.get("choices") or "message" not in found["choices"][0]:
-        raise EndpointFailed("the model endpoint answered without a choice")
-    return found
+    try:
+        found = json.loads(answer.content)
+        if isinstance(found["choices"][0]["message"], dict):
+            return found
+    except (ValueError, LookupError, TypeError):
+        pass  # told below
+    raise EndpointFailed(f"the model endpoint answered without a choice: {answer.content[:200]!r}")

@@ -63,6 +63,8 @@ def _append(
     commands = ["grep -rn 'pad' . | head", f"echo '{HOSTILE}'", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"]
     messages: list[dict[str, object]] = [
         {"role": "system", "content": "You are careful."}, {"role": "user", "content": f"Fix it. {HOSTILE}"},
+        {"role": ["odd"], "content": [{"type": "image_url"}, "x", 5], "tool_calls": ["x", {"function": "y"}, {"z": 1}]},
+        {"role": "assistant", "content": {"a": 1}, "tool_calls": 7},
     ]  # fmt: skip
     parent, tools = None, []
     for index, command in enumerate(commands):

@@ -64,7 +64,8 @@ async def test_long_output_keeps_head_and_tail_and_says_what_is_left_out(request
         (say("I think."), "your answer called no tool"),
         (say("I th", finish="length"), "cut at the token limit"),
         (say("", raw=[{"name": "python", "arguments": "{}"}]), "there is no tool 'python'"),
-        (say("", raw=[{"name": "bash", "arguments": "{oops"}]), "the arguments are not JSON"),
+        (say("", raw=[{"name": "bash", "arguments": "{oops"}]), "the arguments are not JSON text"),
+        (say("", raw=[{"name": "bash", "arguments": {"command": "ls"}}]), "the arguments are not JSON text"),
         (say("", raw=[{"name": "bash", "arguments": '{"cmd": "ls"}'}]), "the argument `command` (text) is missing"),
     ],
 )

@@ -61,7 +61,7 @@ const tests = (list) => el("div", { class: "scroll" }, el("table", { class: "tes
   el("td", {}, el("span", { class: "mark " + (t.ok ? "pass" : "fail") }, t.ok ? "✓" : "✗")),
   el("td", {}, t.id, t.message ? more("message", () => pre(t.message)) : null),
   el("td", {}, String(t.group || "").replaceAll("_", " ")), el("td", {}, t.status),
-  el("td", { class: "num" }, t.seconds == null ? "" : t.seconds.toFixed(3) + " s"))))));
+  el("td", { class: "num" }, t.seconds == null ? "" : Number(t.seconds).toFixed(3) + " s"))))));
 
 const reward = (r) => {
   const { tests: list, log, ...rest } = r.evidence;
