@@ -2,8 +2,15 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 )
 
 func TestAMemoryBombEndsThatCommandWithTheReason(t *testing.T) {
@@ -81,4 +88,38 @@ func TestNoRoomForAnotherProcessIsToldAsResources(t *testing.T) {
 	if r := d.run([]string{"true"}, nil); r.code() != 0 {
 		t.Errorf("after one ended: %+v", r)
 	}
+}
+
+func TestWithEveryDescriptorTakenACommandCanStillBeKilled(t *testing.T) {
+	forEachMark(t, options{}, func(t *testing.T, d *daemon) {
+		limit := [2]uint64{48, 48}
+		_, _, errno := syscall.Syscall6(syscall.SYS_PRLIMIT64, uintptr(d.process.Process.Pid), syscall.RLIMIT_NOFILE,
+			uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
+		if errno != 0 {
+			t.Skipf("the limit of descriptors cannot be set: %v", errno)
+		}
+		seconds := strconv.Itoa(600000 + os.Getpid())
+		started := 0
+		for i := range 40 {
+			code, _, text := d.do("POST", "/v1/processes", body{"id": fmt.Sprintf("p%d", i), "shell": "setsid sleep " + seconds + " & wait"})
+			if code == 201 {
+				started++
+			} else {
+				contains(t, string(text), `"reason":"resources"`)
+			}
+		}
+		for range 60 { // what is left goes to connections that say nothing
+			if c, err := net.Dial("unix", filepath.Join(d.folder, "socket")); err == nil {
+				defer c.Close()
+			}
+		}
+		for i := range started {
+			if code, _, text := d.do("DELETE", fmt.Sprintf("/v1/processes/p%d", i), nil); code != 200 {
+				t.Errorf("DELETE answered %d %s", code, text)
+			}
+		}
+		if n := alive("sleep", seconds); started == 0 || started == 40 || n != 0 {
+			t.Errorf("%d started, %d are left", started, n)
+		}
+	})
 }

@@ -4,7 +4,6 @@ package dirfd
 
 import (
 	"os"
-	"strings"
 	"syscall"
 	"unsafe"
 )
@@ -62,38 +61,6 @@ func (d Dir) unlinkat(name string, flags uintptr) error {
 		return errno
 	}
 	return nil
-}
-
-// Write writes a small kernel file, such as one of a cgroup, in one call.
-func (d Dir) Write(name, value string) error {
-	fd, err := syscall.Openat(d.FD, name, syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer syscall.Close(fd)
-	_, err = syscall.Write(fd, []byte(value))
-	return err
-}
-
-// Read reads a small file whole.
-func (d Dir) Read(name string) (string, error) {
-	fd, err := syscall.Openat(d.FD, name, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return "", err
-	}
-	defer syscall.Close(fd)
-	var out strings.Builder
-	buffer := make([]byte, 4096)
-	for {
-		n, err := syscall.Read(fd, buffer)
-		if err == syscall.EINTR { //nolint:errorlint // a bare errno
-			continue
-		}
-		if err != nil || n == 0 {
-			return out.String(), err
-		}
-		out.Write(buffer[:n])
-	}
 }
 
 // Replace writes a file whole or not at all.

@@ -2,7 +2,6 @@ package mark
 
 import (
 	"fmt"
-	"log"
 	"os"
 	"runtime"
 	"strconv"
@@ -250,14 +249,14 @@ func (m *Cgroups) sweep() {
 }
 
 // pids lists the living processes of a cgroup, without ourselves: on version 1 the
-// thread that forked may not have ended yet.
-func (m *Cgroups) pids(name string) []int {
+// thread that forked may not have ended yet. An error means that nobody could look.
+func (m *Cgroups) pids(name string) ([]int, error) {
 	text, err := m.own[0].Read(name + "/cgroup.procs")
+	if err == syscall.ENOENT || err == syscall.ENODEV { //nolint:errorlint // bare errnos
+		return nil, nil
+	}
 	if err != nil {
-		if err != syscall.ENOENT && err != syscall.ENODEV { //nolint:errorlint // a bare errno
-			log.Printf("cgroup %s: %v", name, err)
-		}
-		return nil
+		return nil, err
 	}
 	self := os.Getpid()
 	var out []int
@@ -266,5 +265,5 @@ func (m *Cgroups) pids(name string) []int {
 			out = append(out, pid)
 		}
 	}
-	return out
+	return out, nil
 }

@@ -16,7 +16,7 @@ func (m *Cgroups) kill(name string) bool {
 			m.forbidForks(name)
 			m.signal(name, syscall.SIGKILL)
 		}
-		if len(m.pids(name)) == 0 {
+		if left, err := m.pids(name); err == nil && len(left) == 0 {
 			return true
 		}
 		if time.Now().After(deadline) {
@@ -38,7 +38,8 @@ func (m *Cgroups) forbidForks(name string) {
 // again, so that a pid which meanwhile went to somebody else is never hit.
 func (m *Cgroups) signal(name string, s syscall.Signal) {
 	handles := map[int]int{}
-	for _, pid := range m.pids(name) {
+	seen, _ := m.pids(name)
+	for _, pid := range seen {
 		fd, err := pidfdOpen(pid)
 		if err == nil {
 			handles[pid] = fd
@@ -46,7 +47,8 @@ func (m *Cgroups) signal(name string, s syscall.Signal) {
 			handles[pid] = -1
 		}
 	}
-	for _, pid := range m.pids(name) {
+	again, _ := m.pids(name)
+	for _, pid := range again {
 		fd, ok := handles[pid]
 		switch {
 		case ok && fd >= 0:
@@ -76,7 +78,11 @@ func (t *cgroupTree) Status() syscall.WaitStatus    { return t.child.Status }
 func (t *cgroupTree) Signal(s syscall.Signal) error { return t.child.Signal(s) }
 func (t *cgroupTree) SignalAll(s syscall.Signal)    { t.maker.signal(t.name, s) }
 func (t *cgroupTree) Kill() bool                    { return t.maker.kill(t.name) }
-func (t *cgroupTree) Empty() bool                   { return len(t.maker.pids(t.name)) == 0 }
+
+func (t *cgroupTree) Empty() bool {
+	left, err := t.maker.pids(t.name)
+	return err == nil && len(left) == 0
+}
 
 func (t *cgroupTree) Release() {
 	var kills int64

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"orchard/sandboxd/internal/dirfd"
 )
 
 // clockTicks a second, as /proc shows times on every Linux we run on.
@@ -20,13 +22,24 @@ type process struct {
 	ticks   uint64 // CPU used, dead and waited-for children included
 }
 
-// readProcess reads /proc/PID/stat.
-func readProcess(pid int) (process, bool) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+// readProcess reads /proc/PID/stat; false if there is no such process.
+func readProcess(pid int) (process, bool, error) {
+	text, err := dirfd.Path.Read("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return process{}, false
+		return process{}, false, unlessGone(err)
 	}
-	return parseStat(text)
+	p, ok := parseStat([]byte(text))
+	return p, ok, nil
+}
+
+// unlessGone turns the errors by which /proc says that a process has ended, or is none of
+// ours to see or to signal, into none.
+func unlessGone(err error) error {
+	switch err { //nolint:errorlint // bare errnos
+	case syscall.ENOENT, syscall.ESRCH, syscall.EACCES, syscall.EPERM:
+		return nil
+	}
+	return err
 }
 
 // parseStat parses a line of /proc/PID/stat: the name, in brackets, may hold anything.
@@ -58,82 +71,94 @@ func parseStat(text []byte) (process, bool) {
 func (p process) dead() bool { return (p.state == 'Z' || p.state == 'X') && p.threads <= 1 }
 
 // snapshot reads the whole process table of our pid namespace.
-func snapshot() map[int]process {
-	dir, err := os.Open("/proc")
+func snapshot() (map[int]process, error) {
+	names, err := dirfd.Path.Names("/proc")
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
 	table := make(map[int]process, len(names))
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
 			continue
 		}
-		if p, ok := readProcess(pid); ok {
+		p, ok, err := readProcess(pid)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
 			table[pid] = p
 		}
 	}
-	return table
+	return table, nil
 }
 
 // below lists the living descendants of root with their lines of the process table.
-// Those for whom prune is true are left out with all that is below them.
-func below(root int, prune func(pid int) bool) map[int]process {
+// Those for whom prune is true are left out with all that is below them. An error means
+// that the list is not whole, not that nobody is there.
+func below(root int, prune func(pid int) bool) (map[int]process, error) {
 	children := listedChildren
 	if _, err := os.Stat("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children"); err != nil {
-		children = tableChildren(snapshot()) // a kernel without CONFIG_PROC_CHILDREN
+		table, err := snapshot() // a kernel without CONFIG_PROC_CHILDREN
+		if err != nil {
+			return nil, err
+		}
+		children = tableChildren(table)
 	}
 	found := map[int]process{}
 	queue := []int{root}
 	for len(queue) > 0 {
-		next := children(queue[0])
+		next, err := children(queue[0])
+		if err != nil {
+			return nil, err
+		}
 		queue = queue[1:]
 		for _, pid := range next {
 			if _, known := found[pid]; known || prune != nil && prune(pid) {
 				continue
 			}
-			if p, ok := readProcess(pid); ok && !p.dead() {
+			p, ok, err := readProcess(pid)
+			if err != nil {
+				return nil, err
+			}
+			if ok && !p.dead() {
 				found[pid] = p
 				queue = append(queue, pid)
 			}
 		}
 	}
-	return found
+	return found, nil
 }
 
 // listedChildren asks the kernel for the children of each thread of pid.
-func listedChildren(pid int) []int {
-	folder := "/proc/" + strconv.Itoa(pid) + "/task/"
-	dir, err := os.Open(folder)
+func listedChildren(pid int) ([]int, error) {
+	folder := "/proc/" + strconv.Itoa(pid) + "/task"
+	threads, err := dirfd.Path.Names(folder)
 	if err != nil {
-		return nil
+		return nil, unlessGone(err)
 	}
-	threads, _ := dir.Readdirnames(-1)
-	dir.Close()
 	var out []int
 	for _, thread := range threads {
-		text, err := os.ReadFile(folder + thread + "/children")
-		if err != nil {
-			continue
+		text, err := dirfd.Path.Read(folder + "/" + thread + "/children")
+		if err = unlessGone(err); err != nil {
+			return nil, err
 		}
-		for _, field := range strings.Fields(string(text)) {
+		for _, field := range strings.Fields(text) {
 			if child, err := strconv.Atoi(field); err == nil {
 				out = append(out, child)
 			}
 		}
 	}
-	return out
+	return out, nil
 }
 
 // tableChildren finds children in a snapshot of the whole process table.
-func tableChildren(table map[int]process) func(pid int) []int {
+func tableChildren(table map[int]process) func(pid int) ([]int, error) {
 	children := map[int][]int{}
 	for pid, p := range table {
 		children[p.parent] = append(children[p.parent], pid)
 	}
-	return func(pid int) []int { return children[pid] }
+	return func(pid int) ([]int, error) { return children[pid], nil }
 }
 
 // signalExact signals pid only if it still is the process of the snapshot.
@@ -145,8 +170,8 @@ func signalExact(pid int, seen process, s syscall.Signal) {
 	if err == nil {
 		defer syscall.Close(fd)
 	}
-	now, ok := readProcess(pid)
-	if !ok || now.started != seen.started {
+	now, ok, failed := readProcess(pid)
+	if failed != nil || !ok || now.started != seen.started {
 		return
 	}
 	if err == nil {
@@ -162,7 +187,11 @@ func procCPU() *float64 {
 		return nil
 	}
 	var ticks uint64
-	for _, p := range snapshot() {
+	table, err := snapshot()
+	if err != nil {
+		return nil
+	}
+	for _, p := range table {
 		ticks += p.ticks
 	}
 	s := float64(ticks) / clockTicks

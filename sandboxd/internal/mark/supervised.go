@@ -1,6 +1,7 @@
 package mark
 
 import (
+	"errors"
 	"io"
 	"os"
 	"sync"
@@ -120,26 +121,27 @@ func (t *supervised) Signal(s syscall.Signal) error {
 		return syscall.ESRCH
 	default:
 	}
-	main, ok := t.list()[t.pid]
-	if !ok {
-		return syscall.ESRCH
+	found, err := t.list()
+	if main, ok := found[t.pid]; ok {
+		signalExact(t.pid, main, s)
+		return nil
 	}
-	signalExact(t.pid, main, s)
-	return nil
+	return errors.Join(err, syscall.ESRCH)
 }
 
 // list finds the tree: all below the supervisor, as long as that lives.
-func (t *supervised) list() map[int]process {
+func (t *supervised) list() (map[int]process, error) {
 	select {
 	case <-t.child.Done:
-		return nil
+		return nil, nil
 	default:
 		return below(t.child.PID, nil)
 	}
 }
 
 func (t *supervised) SignalAll(s syscall.Signal) {
-	for pid, p := range t.list() {
+	found, _ := t.list()
+	for pid, p := range found {
 		signalExact(pid, p, s)
 	}
 }

@@ -82,20 +82,20 @@ func (m *Supervisors) Start(c *Command) (Tree, error) {
 
 // strays kills what fell to us because its supervisor died, until nothing is left.
 func (m *Supervisors) strays() {
-	killTree(func() map[int]process { return below(os.Getpid(), m.reaper.Is) })
+	killTree(func() (map[int]process, error) { return below(os.Getpid(), m.reaper.Is) })
 }
 
 // KillAll kills every tree, supervisors included.
 func (m *Supervisors) KillAll() {
-	killTree(func() map[int]process { return below(os.Getpid(), nil) })
+	killTree(func() (map[int]process, error) { return below(os.Getpid(), nil) })
 }
 
 // killTree stops all, kills all, and repeats until list finds nobody.
-func killTree(list func() map[int]process) bool {
+func killTree(list func() (map[int]process, error)) bool {
 	deadline := time.Now().Add(killBudget)
 	stopped := map[int]uint64{}
 	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
-		found := list()
+		found, err := list()
 		fresh := false
 		for pid, p := range found {
 			if stopped[pid] != p.started {
@@ -105,7 +105,7 @@ func killTree(list func() map[int]process) bool {
 			}
 		}
 		switch {
-		case len(found) == 0:
+		case err == nil && len(found) == 0:
 			return true
 		case time.Now().After(deadline):
 			return false
