@@ -183,9 +183,7 @@ def exec_(
     """
     facts: dict[str, Any] = {"cwd": cwd, "env": pairs(env or [], "env"), "user": user}
     options = {name: value for name, value in facts.items() if value}
-    streaming.exit_with(
-        streaming.run_in(url, sandbox, command, timeout, options, stdin=stdin, detach=detach)
-    )
+    streaming.exit_with(streaming.run_in(url, sandbox, command, timeout, options, stdin=stdin, detach=detach))
 
 
 @app.command(epilog=console.RUN_CODES)
