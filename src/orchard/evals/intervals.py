@@ -72,12 +72,16 @@ def interval(scores_by_task: Sequence[Sequence[float]], confidence: float = 0.95
     attempts = sum(len(scores) for scores in tasks)
     binary = all(score in (0.0, 1.0) for scores in tasks for score in scores)
     if n == 1 and binary:
-        bounds, method = wilson(mean, attempts, confidence), f"Wilson, {attempts} attempts at one task"
+        bounds, method = wilson(mean, attempts, confidence), f"Wilson, {_many(attempts, 'attempt')} at one task"
     elif binary and attempts == n:
-        bounds, method = wilson(mean, n, confidence), f"Wilson, {n} tasks"
+        bounds, method = wilson(mean, n, confidence), f"Wilson, {_many(n, 'task')}"
     elif n > 1 and (spread := stdev(means)) > 0:
         half = t_quantile((1 + confidence) / 2, n - 1) * spread / math.sqrt(n)
         bounds, method = (max(0.0, mean - half), min(1.0, mean + half)), f"t over {n} task means"
     else:  # as if each task had one 0/1 result: the widest that scores in [0, 1] with this mean allow
         bounds, method = wilson(mean, n, confidence), f"Wilson as bound, {n} equal task means"
     return Interval(mean, *bounds, method, confidence)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
