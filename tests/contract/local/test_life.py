@@ -46,6 +46,10 @@ def pid_of(home: Path, sandbox_id: str) -> int:
     return json.loads((home / "sandboxes" / sandbox_id / "record.json").read_text())["pid"]
 
 
+def exists(path: str) -> bool:
+    return Path(path).exists()
+
+
 async def gone(backend: LocalBackend, sandbox_id: str, seconds: float = 10.0) -> str:
     """Wait for the end; return the reason."""
     deadline = time.monotonic() + seconds
@@ -260,6 +264,19 @@ async def test_listing_goes_by_labels_and_pages(backend: LocalBackend, busybox_r
     second = await backend.list({"run": "a"}, limit=2, cursor=first.next)
     assert ([info.labels["n"] for info in second.items], second.next) == (["2"], None)
     assert (await backend.list({"run": "b"})).items == []
+
+
+async def test_a_home_may_lie_deep(local_home: Path, busybox_root: str):
+    """Its path is longer than a socket's may be, and holds what separates mount options."""
+    deep = LocalBackend(LocalSettings(home=local_home / ("deep, and : odd/" * 8)))
+    async with Orchard(backend=deep) as orchard:
+        box = await orchard.create(busybox_root)
+        assert (await box.run(["busybox", "echo", "here"])).stdout == b"here\n"
+        socket = (await deep.endpoint(box.id)).base.removeprefix("unix:")
+        assert exists(socket)
+        await box.delete()
+        assert not exists(socket)
+    await deep.close()
 
 
 async def test_secrets_stay_off_the_disk_and_out_of_sight(orchard: Orchard, backend: LocalBackend, busybox_root: str):

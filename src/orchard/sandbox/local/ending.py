@@ -115,8 +115,6 @@ class Endings:
                 self._kill_unrecorded(record, folders)
             cgroups.remove(folders)
         Path(record.socket).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # a short folder for sockets, once empty; else it is the sandbox's own
-            Path(record.socket).parent.rmdir()
         self._powers.remove_tree(self._settings.home / "runtime" / record.id)
 
     def _kill(self, record: Record) -> None:

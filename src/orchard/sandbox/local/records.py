@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from orchard.core.errors import Conflict, NotFound
+from orchard.core.errors import Conflict, MachineUnfit, NotFound
 from orchard.core.ids import check_id
 from orchard.sandbox.local.process import Target
 from orchard.sandbox.types import SandboxInfo, SandboxSpec, State
@@ -30,6 +30,7 @@ from orchard.sandbox.types import SandboxInfo, SandboxSpec, State
 _SOCKET_PATH_MOST = 100
 """Bytes of a socket's path; the kernel takes 107, and clients may add a few."""
 
+_SHORTER = "export ORCHARD_HOME=/a/shorter/path"
 _STUMP_AGE = 60.0
 """Seconds after which a folder that was made but never locked belongs to nobody."""
 
@@ -136,11 +137,10 @@ class Store:
         path = self.folder(sandbox_id) / "s"
         if len(os.fsencode(path)) <= _SOCKET_PATH_MOST:
             return path
-        place = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:12]
-        short = Path(tempfile.gettempdir()) / f"orchard-{os.getuid()}-{place}"
+        short = Path(tempfile.gettempdir()) / f"orchard-{os.getuid()}"
         short.mkdir(mode=0o700, exist_ok=True)
         if short.lstat().st_uid != os.getuid():
-            raise PermissionError(f"{short} belongs to another user")
+            raise MachineUnfit(f"{short} belongs to another user, and sockets of {self.home} lie there", hint=_SHORTER)
         return short / sandbox_id
 
     @contextlib.contextmanager
