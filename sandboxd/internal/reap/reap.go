@@ -4,16 +4,18 @@ package reap
 
 import (
 	"fmt"
-	"os"
-	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
 const (
 	pAll   = 0
 	waitNo = 0x1000000 // WNOWAIT
+	// strangers is how often to look for orphans of processes that somebody else put into
+	// our pid namespace, while we have no child of our own to wait for.
+	strangers = 5 * time.Second
 )
 
 // Child is one process that was started through the reaper.
@@ -40,13 +42,6 @@ type Reaper struct {
 // started here; it must not block.
 func New(orphan func(pid int)) *Reaper {
 	r := &Reaper{children: map[int]*Child{}, wake: make(chan struct{}, 1), orphan: orphan}
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGCHLD)
-	go func() {
-		for range signals {
-			r.poke()
-		}
-	}()
 	go r.loop()
 	return r
 }
@@ -100,8 +95,11 @@ func (r *Reaper) Is(pid int) bool {
 func (r *Reaper) loop() {
 	for {
 		pid, err := peek()
-		if err != nil { // no child at all: sleep until there may be one
-			<-r.wake
+		if err != nil { // no child and so no descendant at all: sleep until there may be one
+			select {
+			case <-r.wake:
+			case <-time.After(strangers):
+			}
 			continue
 		}
 		r.collect(pid)
