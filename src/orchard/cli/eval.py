@@ -14,7 +14,7 @@ from orchard.cli.options import Json, pairs
 from orchard.core.config import env
 from orchard.core.errors import InvalidArgument
 
-CPUS = len(os.sched_getaffinity(0))
+CPUS = os.cpu_count() or 1
 if TYPE_CHECKING:
     from orchard.rollout.policies import Policy
 

@@ -13,7 +13,7 @@ from orchard.rollout.policies import Policy
 from orchard.tasks.protocol import TaskSource
 from orchard.trajectories import Failure, RolloutRecord
 
-CPUS = len(os.sched_getaffinity(0))
+CPUS = os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
