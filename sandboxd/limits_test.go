@@ -77,6 +77,20 @@ func TestFiftyTimeOutsLeaveRoomUnderALimitOfProcesses(t *testing.T) {
 	}
 }
 
+func TestAFullLimitOfProcessesIsFreeWhenTheTimeOutIsTold(t *testing.T) {
+	for _, mark := range []string{"cgroup-v1", "cgroup-v2"} {
+		t.Run(mark, func(t *testing.T) {
+			d := start(t, options{mark: mark, pids: 64})
+			for range 5 {
+				d.run("(i=0; while [ $i -lt 200 ]; do sleep 500 & i=$((i+1)); done) 2>/dev/null; while :; do :; done", body{"timeout_s": 0.5})
+				if r := d.run("echo after", nil); string(r.stdout) != "after\n" {
+					t.Fatalf("the next command: %+v", r.problem)
+				}
+			}
+		})
+	}
+}
+
 func TestNoRoomForAnotherProcessIsToldAsResources(t *testing.T) {
 	d := start(t, options{mark: "cgroup-v1", pids: 2})
 	d.do("POST", "/v1/processes", body{"id": "a", "argv": []string{"sleep", "100"}})

@@ -17,10 +17,29 @@ func (m *Cgroups) kill(name string) bool {
 			m.signal(name, syscall.SIGKILL)
 		}
 		if left, err := m.pids(name); err == nil && len(left) == 0 {
+			m.awaitReaping(name)
 			return true
 		}
 		if time.Now().After(deadline) {
 			return false
+		}
+		time.Sleep(pause)
+	}
+}
+
+// awaitReaping waits until no zombie counts against the limit of processes any more: who
+// hears of the end may start the next command at once.
+func (m *Cgroups) awaitReaping(name string) {
+	deadline := time.Now().Add(reapBudget)
+	for pause := 100 * time.Microsecond; time.Now().Before(deadline); pause = min(2*pause, 5*time.Millisecond) {
+		charged := int64(0)
+		for _, root := range m.own {
+			if n := number(root, name+"/pids.current"); n != nil {
+				charged = *n
+			}
+		}
+		if charged == 0 {
+			return
 		}
 		time.Sleep(pause)
 	}

@@ -13,6 +13,9 @@ import (
 // uninterruptible sleep cannot die).
 const killBudget = 5 * time.Second
 
+// reapBudget bounds how long a Kill waits for the dead to be reaped as well.
+const reapBudget = time.Second
+
 // Command is what is to be executed, already resolved.
 type Command struct {
 	Path       string
