@@ -83,7 +83,9 @@ async def _background_does_not_hold(ctx: Context) -> None:
         expect(await lives(box, "sleep 30") == 1, "the background child was killed")
 
 
-@check(5, "fifty time-outs in a row under a small pids limit leave room for the next command", seconds=120)
+@check(
+    5, "fifty time-outs in a row under a small pids limit leave room for the next command", feature="pids", seconds=120
+)
 async def _fifty_timeouts(ctx: Context) -> None:
     async with ctx.box(pids=64) as box:
         for number in range(50):

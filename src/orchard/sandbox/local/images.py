@@ -122,7 +122,15 @@ class Images:
                 raise _copy_failed(reference, done.output, remote=True)
             _check_architecture(reference, _config_in(done.output))
         name = source.wanted[-1]
-        arguments = [*self._policy(), "copy", "--quiet", *options, source.remote, self.storage.place(name)]
+        arguments = [
+            *self._policy(),
+            "copy",
+            "--quiet",
+            "--remove-signatures",
+            *options,
+            source.remote,
+            self.storage.place(name),
+        ]
         done = self.storage.run("skopeo", arguments)
         stored = self.storage.find(source.wanted)
         if done.code or stored is None:
