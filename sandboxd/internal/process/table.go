@@ -26,8 +26,8 @@ type Table struct {
 	settings *Settings
 	streams  *wire.Gate
 	large    *wire.Gate
-	// launching is held for reading over each start, and for writing as the end begins:
-	// so no command starts after the last kill.
+	// launching is held for reading over each start; the end waits until nobody holds it,
+	// so that no command starts after the last kill.
 	launching sync.RWMutex
 
 	mu       sync.Mutex
@@ -194,17 +194,27 @@ func (t *Table) Running() int {
 // Shutdown starts nothing more and kills all. What still runs is doomed: that it is
 // killed now is the end of the sandbox, and never shown as the command's own.
 func (t *Table) Shutdown() {
-	t.launching.Lock()
 	t.mu.Lock()
 	t.closing = true
 	t.mu.Unlock()
-	t.launching.Unlock()
+	t.awaitLaunches()
 	for _, p := range t.all() {
 		if p.running() {
 			p.doomed.Store(true)
 		}
 	}
 	t.settings.Maker.KillAll()
+}
+
+// awaitLaunches waits for the starts that are under way; not for ever, since one stands
+// still as long as the sandbox is frozen.
+func (t *Table) awaitLaunches() {
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if t.launching.TryLock() {
+			t.launching.Unlock()
+			return
+		}
+	}
 }
 
 func shuttingDown() *wire.Problem {
