@@ -49,6 +49,7 @@ func main() {
 func run(arguments []string) error {
 	began := time.Now()
 	settle()
+	dirfd.HoldBack()
 	c, err := config.Load(arguments)
 	if err != nil {
 		return err

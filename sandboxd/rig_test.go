@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -46,6 +47,8 @@ type options struct {
 	memory int
 	config map[string]any
 	state  bool
+	// descriptors is the daemon's limit of open descriptors, 0 for that of the tests.
+	descriptors int
 }
 
 // forEachMark runs a test under every mark that this machine allows.
@@ -97,6 +100,11 @@ func start(t *testing.T, o options) *daemon {
 	must(t, err)
 	writer.Close()
 	d.process = exec.Command("/proc/self/exe", "--config-fd", "5")
+	if o.descriptors > 0 {
+		own, err := os.Executable()
+		must(t, err)
+		d.process = exec.Command("sh", "-c", fmt.Sprintf("ulimit -n %d; exec %s --config-fd 5", o.descriptors, own))
+	}
 	d.process.ExtraFiles = files
 	d.process.Env = append(os.Environ(), "SANDBOXD_UNDER_TEST=1", "DAEMON_SECRET=x", "GORACE=atexit_sleep_ms=0")
 	d.process.Stderr = os.Stderr
