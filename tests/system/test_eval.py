@@ -87,7 +87,8 @@ async def test_every_script_does_what_it_says_under_both_harnesses(
     image_home: Path, debian_image: str, tmp_path: Path
 ) -> None:
     words = [word for name in ("gold", "noop", "script:hardcode") for word in ("--policy", name)]
-    words += ["--harness", "bash-loop", "--harness", "mini-swe-agent", "--run", str(tmp_path / "run"), "--json"]
+    here = os.path.relpath(tmp_path / "run")  # as a user types it: relative
+    words += ["--harness", "bash-loop", "--harness", "mini-swe-agent", "--run", here, "--json"]
     code, output, errors = await orchard(image_home, "eval", str(EXAMPLE), "--image", debian_image, *words)
     assert code == 0, errors
     report = json.loads(output)

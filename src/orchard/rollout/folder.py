@@ -46,6 +46,7 @@ def open_run(path: Path) -> Iterator[RunFolder]:
         Conflict: another process has it open.
         InvalidArgument: ``path`` holds something else.
     """
+    path = path.absolute()  # harnesses work in folders of their own, where a relative path leads elsewhere
     path.mkdir(parents=True, exist_ok=True)
     with (path / "lock").open("a") as lock:
         try:

@@ -29,6 +29,14 @@ def test_the_id_stays_and_scratch_of_a_dead_process_goes(tmp_path: Path) -> None
         assert list(run.scratch.iterdir()) == []
 
 
+def test_a_relative_folder_is_found_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_run(Path("run")) as run:
+        monkeypatch.chdir("/")
+        assert run.path == tmp_path / "run"
+        assert run.scratch.is_dir()
+
+
 def test_a_second_process_is_refused_until_the_first_dies(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
