@@ -83,11 +83,16 @@ async def test_a_task_that_gold_does_not_solve_is_refused_and_given_to_no_model(
     assert "task task is refused: the gold patch scores 0 under bash-loop, not 1" in errors
 
 
+def relative(path: Path) -> str:
+    """A path as a user types it, from where he stands."""
+    return os.path.relpath(path)
+
+
 async def test_every_script_does_what_it_says_under_both_harnesses(
     image_home: Path, debian_image: str, tmp_path: Path
 ) -> None:
     words = [word for name in ("gold", "noop", "script:hardcode") for word in ("--policy", name)]
-    here = os.path.relpath(tmp_path / "run")  # as a user types it: relative
+    here = relative(tmp_path / "run")
     words += ["--harness", "bash-loop", "--harness", "mini-swe-agent", "--run", here, "--json"]
     code, output, errors = await orchard(image_home, "eval", str(EXAMPLE), "--image", debian_image, *words)
     assert code == 0, errors
