@@ -276,6 +276,8 @@ async def test_a_home_may_lie_deep(local_home: Path, busybox_root: str):
         assert exists(socket)
         await box.delete()
         assert not exists(socket)
+    many = await asyncio.gather(*(deep.create(SandboxSpec(image=busybox_root), f"k{number}") for number in range(6)))
+    await asyncio.gather(*(deep.delete(info.id) for info in many))
     await deep.close()
 
 

@@ -115,6 +115,8 @@ class Endings:
                 self._kill_unrecorded(record, folders)
             cgroups.remove(folders)
         Path(record.socket).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the short folder, where it was the last there; else the sandbox's own
+            Path(record.socket).parent.rmdir()
         self._powers.remove_tree(self._settings.home / "runtime" / record.id)
 
     def _kill(self, record: Record) -> None:

@@ -33,6 +33,7 @@ _OVERLAY = "index=off,redirect_dir=off,metacopy=off"
 """Whatever the kernel's defaults: the layer of changes is to stand for itself, since it may become an image's.
 ``userxattr`` implies the same."""
 _SOCKET_BACKLOG = 512
+_SOCKET_TRIES = 20
 _FIRST_FD = 3
 _CONFIG, _STATE, _BINARY = 1, 2, 3
 """Places, after the socket's, in the list of handed-in descriptors."""
@@ -160,7 +161,11 @@ class Launch:
 
     def _listen(self, stack: contextlib.ExitStack) -> int:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        listener.bind(self.record.socket)
+        for _ in range(_SOCKET_TRIES):
+            Path(self.record.socket).parent.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # the last socket's end took the short folder with it
+                listener.bind(self.record.socket)
+                break
         listener.listen(_SOCKET_BACKLOG)
         return listener.fileno()
 

@@ -138,9 +138,11 @@ class Store:
         if len(os.fsencode(path)) <= _SOCKET_PATH_MOST:
             return path
         short = Path(tempfile.gettempdir()) / f"orchard-{os.getuid()}"
-        short.mkdir(mode=0o700, exist_ok=True)
-        if short.lstat().st_uid != os.getuid():
-            raise MachineUnfit(f"{short} belongs to another user, and sockets of {self.home} lie there", hint=_SHORTER)
+        with contextlib.suppress(FileNotFoundError):
+            if short.lstat().st_uid != os.getuid():
+                raise MachineUnfit(
+                    f"{short} belongs to another user, and sockets of {self.home} lie there", hint=_SHORTER
+                )
         return short / sandbox_id
 
     @contextlib.contextmanager
