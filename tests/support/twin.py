@@ -169,7 +169,7 @@ async def twin_of(inner: Backend, twin: Twin, folder: Path) -> AsyncGenerator[Ba
     proxy = Proxy(broken, twin)
     app = web.Application(client_max_size=1 << 30)
     app.router.add_route("*", "/{tail:.*}", proxy.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     try:
         await web.UnixSite(runner, str(folder / "t.sock")).start()

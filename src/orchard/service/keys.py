@@ -110,9 +110,7 @@ class KeyRing:
         entry = found[0]
         return Caller(entry.name, entry.tenant, entry.quota, entry.rate)
 
-    def add(
-        self, name: str, *, tenant: str | None = None, quota: int | None = None, rate: float | None = None
-    ) -> str:
+    def add(self, name: str, *, tenant: str | None = None, quota: int | None = None, rate: float | None = None) -> str:
         """Make a key, append its hash to the file, and return the key itself.
 
         Raises:

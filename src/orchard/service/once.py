@@ -133,5 +133,3 @@ def scoped(tenant: str, route: str, key: str | None) -> str | None:
         return None
     check_key(key, "Idempotency-Key")
     return hashlib.sha256("\0".join((tenant, route, key)).encode()).hexdigest()[:48]
-
-

@@ -173,9 +173,7 @@ class Connection:
     @property
     def stale(self) -> bool:
         """True if it can serve no further exchange."""
-        return (
-            self.writer.is_closing() or self.reader.at_eof() or time.monotonic() - self.idle_since > _IDLE
-        )
+        return self.writer.is_closing() or self.reader.at_eof() or time.monotonic() - self.idle_since > _IDLE
 
 
 def _status(block: bytes) -> int:
