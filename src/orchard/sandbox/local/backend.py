@@ -208,7 +208,7 @@ class LocalBackend:
         require_fit(self.settings, powers)
         self._store.prepare()
         images = Images(self.settings, powers)
-        endings = Endings(self.settings, self._store, powers)
+        endings = Endings(self.settings, self._store, powers, cgroups)
         return _Parts(
             cgroups=cgroups,
             endings=endings,

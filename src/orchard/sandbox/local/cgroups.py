@@ -45,6 +45,23 @@ class Cgroups:
         """Return every folder that the sandbox may have, one for each hierarchy."""
         return [base / ROOM / sandbox_id for base in dict.fromkeys(self.bases.values())]
 
+    def strays(self, age: float) -> list[str]:
+        """Name the sandboxes of any home whose groups are empty, and older than ``age`` seconds: nobody's any more.
+
+        A living one has its daemon in them; one that is being made is young.
+        """
+        base = next(iter(self.bases.values())) / ROOM
+        limit = time.time() - age
+        return [entry.name for entry in _scan(base) if entry.stat().st_ctime < limit and self._empty(entry.name)]
+
+    def _empty(self, sandbox_id: str) -> bool:
+        folders = self.folders(sandbox_id)
+        daemon = folders[0] / "daemon" / "cgroup.procs"  # of a living one the first look is enough
+        if daemon.exists() and daemon.read_text().strip():
+            return False
+        procs = (path for folder in folders for path in folder.rglob("cgroup.procs"))
+        return not any(path.read_text().strip() for path in procs)
+
     def make_commands(self, spec: SandboxSpec, sandbox_id: str) -> None:
         """Make ``commands`` with the limits of ``spec``.
 
@@ -118,6 +135,13 @@ class Cgroups:
                 swap.write_text("0")
         if spec.cpu is not None:
             (leaf / "cpu.max").write_text(f"{_quota(spec.cpu)} {_PERIOD_US}")
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        return [entry for entry in os.scandir(folder) if entry.is_dir()]
+    except FileNotFoundError:
+        return []
 
 
 def _quota(cpu: float) -> int:

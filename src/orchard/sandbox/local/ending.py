@@ -9,19 +9,22 @@ from pathlib import Path
 
 from orchard.core.errors import GONE_REASONS, InternalError, NotFound
 from orchard.sandbox.local import cgroups
+from orchard.sandbox.local.cgroups import Cgroups
 from orchard.sandbox.local.powers import Powers
 from orchard.sandbox.local.process import Target, boot_id
 from orchard.sandbox.local.records import Record, Store, now
 from orchard.sandbox.local.settings import LocalSettings
 
 _KILL_SECONDS = 30.0
+_STRAY_AGE = 7200.0
+"""Seconds after which empty control groups belong to no create that is still under way."""
 
 
 class Endings:
     """Ends sandboxes of one home."""
 
-    def __init__(self, settings: LocalSettings, store: Store, powers: Powers) -> None:
-        self._settings, self._store, self._powers = settings, store, powers
+    def __init__(self, settings: LocalSettings, store: Store, powers: Powers, groups: Cgroups | None) -> None:
+        self._settings, self._store, self._powers, self._groups = settings, store, powers, groups
         self._boot = boot_id()
         self._seen: dict[str, Target] = {}
         """PID 1 of each sandbox that was alive at the last sweep; spares reading its record again."""
@@ -76,7 +79,15 @@ class Endings:
             else:
                 self._sweep_one(sandbox_id)
         self._seen = alive
+        self._sweep_strays()
         self._store.forget_ended(self._settings.keep_ended)
+
+    def _sweep_strays(self) -> None:
+        """Remove the empty control groups of homes that were removed as a whole."""
+        if self._groups is not None:
+            for sandbox_id in self._groups.strays(_STRAY_AGE):
+                with contextlib.suppress(OSError):  # another sweeper was first
+                    cgroups.remove(self._groups.folders(sandbox_id), seconds=0)
 
     def _process(self, sandbox_id: str) -> Target | None:
         with contextlib.suppress(NotFound):  # made or removed this moment

@@ -39,7 +39,7 @@ class Maker:
     ) -> None:
         self._settings, self._store, self._powers, self._cgroups = settings, store, powers, cgroups
         self._fetch = fetch
-        self._endings = Endings(settings, store, powers)
+        self._endings = Endings(settings, store, powers, cgroups)
         self._boot = boot_id()
         self._turns = threading.Semaphore(settings.launches)
 
