@@ -52,7 +52,12 @@ class Cgroups:
         """
         base = next(iter(self.bases.values())) / ROOM
         limit = time.time() - age
-        return [entry.name for entry in _scan(base) if entry.stat().st_ctime < limit and self._empty(entry.name)]
+        found: list[str] = []
+        for entry in _scan(base):
+            with contextlib.suppress(OSError):  # another one removed it this moment
+                if entry.stat().st_ctime < limit and self._empty(entry.name):
+                    found.append(entry.name)
+        return found
 
     def _empty(self, sandbox_id: str) -> bool:
         folders = self.folders(sandbox_id)
