@@ -1,10 +1,12 @@
 """Limits, OOM and kills: on this machine's cgroups, and once more on pure cgroup v2 (tests/system/vm)."""
 
 import asyncio
+import contextlib
 import time
 
 import pytest
 
+from orchard.core.errors import OrchardError
 from orchard.sandbox import Orchard, Sandbox
 from orchard.sandbox.local import LocalBackend
 from orchard.sandbox.local.cgroups import find_cgroups
@@ -84,3 +86,26 @@ async def test_delete_ends_everything_at_once(orchard: Orchard, busybox_root: st
     began = time.monotonic()
     await box.delete()
     assert time.monotonic() - began < 5
+
+
+async def test_a_daemon_that_died_of_memory_says_oom(orchard: Orchard, backend: LocalBackend, busybox_root: str):
+    """The host itself takes the daemon's memory away: its own control group has no limit otherwise."""
+    box = await orchard.create(busybox_root)
+    squeeze(box.id)
+    deadline = time.monotonic() + 20
+    while (info := await backend.get(box.id)).state != "gone":
+        assert time.monotonic() < deadline
+        with contextlib.suppress(OrchardError):
+            await asyncio.gather(*(box.files.write(f"/f{number}", b"x" * 100_000) for number in range(20)))
+    assert info.reason == "oom"
+
+
+def squeeze(sandbox_id: str) -> None:
+    groups = find_cgroups()
+    assert groups is not None
+    if groups.version == 2:
+        (groups.bases["unified"] / "orchard" / sandbox_id / "daemon" / "memory.max").write_text("1M")
+        return
+    daemon = groups.bases["memory"] / "orchard" / sandbox_id / "daemon"
+    usage = int((daemon / "memory.usage_in_bytes").read_text())
+    (daemon / "memory.limit_in_bytes").write_text(str(usage + 65536))
