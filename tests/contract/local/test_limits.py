@@ -10,6 +10,8 @@ from orchard.core.errors import OrchardError
 from orchard.sandbox import Orchard, Sandbox
 from orchard.sandbox.local import LocalBackend
 from orchard.sandbox.local.cgroups import find_cgroups
+from orchard.sandbox.local.records import Store
+from orchard.sandbox.types import SandboxSpec
 
 pytestmark = pytest.mark.skipif(find_cgroups() is None, reason="no control group of this machine may be written to")
 
@@ -98,6 +100,18 @@ async def test_a_daemon_that_died_of_memory_says_oom(orchard: Orchard, backend: 
         with contextlib.suppress(OrchardError):
             await asyncio.gather(*(box.files.write(f"/f{number}", b"x" * 100_000) for number in range(20)))
     assert info.reason == "oom"
+
+
+async def test_empty_groups_of_a_removed_home_are_known_for_strays(backend: LocalBackend, busybox_root: str):
+    groups = find_cgroups()
+    assert groups is not None
+    info = await backend.create(SandboxSpec(image=busybox_root), "k")
+    assert info.id not in groups.strays(0)  # a living one never is
+    process = Store(backend.settings.home).read(info.id).process
+    assert process is not None
+    assert process.kill()
+    assert info.id in groups.strays(0)
+    assert info.id not in groups.strays(60)  # a young one might be one that is being made
 
 
 def squeeze(sandbox_id: str) -> None:
