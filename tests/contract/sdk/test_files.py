@@ -105,14 +105,20 @@ async def test_watch_tells_changes(box: Sandbox) -> None:
                 return change.path.rpartition("/")[2]
         return ""
 
+    begun = asyncio.Event()
+
     async def all_until_it_goes() -> set[str]:
-        return {change.event async for change in box.files.watch("w")}
+        events: set[str] = set()
+        async for change in box.files.watch("w"):
+            events.add(change.event)
+            begun.set()
+        return events
 
     seen, everything = asyncio.ensure_future(first()), asyncio.ensure_future(all_until_it_goes())
-    for number in range(100):
+    for number in range(1000):
         await box.files.write("w/f", f"{number}")
-        done, _ = await asyncio.wait([seen], timeout=0.05)
-        if done:
+        await asyncio.wait([seen], timeout=0.05)
+        if seen.done() and begun.is_set():
             break
     assert (await seen).lstrip(".").startswith("f")
     await box.files.remove("w", recursive=True)
