@@ -6,6 +6,7 @@ through a wrapper. Tunnels do not pass.
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -68,6 +69,7 @@ class Proxy:
     def __init__(self, inner: Backend, twin: Twin) -> None:
         self._inner, self._twin = inner, twin
         self._sessions: dict[str, aiohttp.ClientSession] = {}
+        self._specs: dict[str, dict[str, Any]] = {}
 
     async def _session(self, sandbox_id: str) -> tuple[aiohttp.ClientSession, Endpoint]:
         endpoint = await self._inner.endpoint(sandbox_id)
@@ -95,9 +97,11 @@ class Proxy:
         data: Any = request.content if request.can_read_body else None
         if request.method == "POST" and request.path == "/v1/processes":
             spec = json.loads(await request.read())
+            self._specs[spec["id"]] = spec
             if twin.start is not None:
                 twin.start(spec)
-            data = json.dumps(spec).encode()
+            data = io.BytesIO(json.dumps(spec).encode())
+        known = self._specs.get(request.path.removeprefix("/v1/processes/").partition("/")[0], {})
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP} | dict(
             endpoint.headers
         )
@@ -105,13 +109,13 @@ class Proxy:
             headers["Content-Length"] = request.headers["Content-Length"]
         gate = twin.gate(spec) if twin.gate is not None and spec else None
         if gate is None:
-            return await self._forward(request, session, target, data, headers, spec)
+            return await self._forward(request, session, target, data, headers, spec, known)
         async with gate:
-            return await self._forward(request, session, target, data, headers, spec)
+            return await self._forward(request, session, target, data, headers, spec, known)
 
     async def _forward(
         self, request: web.Request, session: aiohttp.ClientSession, target: str, data: Any,
-        headers: dict[str, str], spec: dict[str, Any],
+        headers: dict[str, str], spec: dict[str, Any], known: dict[str, Any],
     ) -> web.StreamResponse:  # fmt: skip
         from yarl import URL
 
@@ -131,7 +135,7 @@ class Proxy:
             await response.prepare(request)
             decoder = FrameDecoder() if self._twin.frame is not None and framed else None
             async for chunk in upstream.content.iter_any():
-                await response.write(self._frames(decoder, spec, chunk) if decoder else chunk)
+                await response.write(self._frames(decoder, spec or known, chunk) if decoder else chunk)
             await response.write_eof()
             return response
 
@@ -154,12 +158,17 @@ class Proxy:
 class ThroughProxy(Wrapped):
     """Leads the data path through the twin's proxy."""
 
-    def __init__(self, inner: Backend, address: str) -> None:
+    def __init__(self, inner: Backend, socket: Path) -> None:
         super().__init__(inner)
-        self._address = address
+        self._socket = socket
 
     async def endpoint(self, sandbox_id: str) -> Endpoint:
-        return replace(await self.inner.endpoint(sandbox_id), base=self._address)
+        """An address of its own for each sandbox, as the backend itself gives."""
+        endpoint = await self.inner.endpoint(sandbox_id)
+        address = self._socket.with_name(sandbox_id)
+        if not address.is_symlink():
+            address.symlink_to(self._socket)
+        return replace(endpoint, base=f"unix:{address}")
 
 
 @asynccontextmanager
@@ -173,7 +182,7 @@ async def twin_of(inner: Backend, twin: Twin, folder: Path) -> AsyncGenerator[Ba
     await runner.setup()
     try:
         await web.UnixSite(runner, str(folder / "t.sock")).start()
-        yield ThroughProxy(broken, f"unix:{folder / 't.sock'}")
+        yield ThroughProxy(broken, folder / "t.sock")
     finally:
         await proxy.close()
         await runner.cleanup()

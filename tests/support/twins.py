@@ -29,14 +29,13 @@ def longer(spec: dict[str, Any]) -> None:
         spec["timeout_s"] += 1
 
 
-def survivor(when: str, *argv: str, count: int = 1) -> Any:
+def survivor(when: str, *argv: str) -> Any:
     """After a command with ``when`` in it, other processes live on that its end does not reach."""
 
     async def started(spec: dict[str, Any], ask: Ask) -> None:
         if when in command(spec):
-            for _ in range(count):
-                with suppress(AssertionError):  # no slot is left: that is what this twin is about
-                    await ask("POST", "/v1/processes", {"id": new_id("op"), "argv": list(argv)})
+            with suppress(AssertionError):  # no slot is left: one twin is about just that
+                await ask("POST", "/v1/processes", {"id": new_id("op"), "argv": list(argv)})
 
     return started
 
@@ -234,7 +233,7 @@ class Litter(Wrapped):
         try:
             return await self.inner.create(spec, key)
         except CreateFailed:
-            if spec.image.startswith("dir:/no"):
+            if "orchard.probe" in spec.labels:
                 await self.inner.create(replace(spec, image="host", ttl=5), new_id("key"))
             raise
 
@@ -334,14 +333,14 @@ TWINS = [
     Twin(2, "a background child outlives its command", started=survivor("sleep 71 &", "sleep", "71")),
     Twin(3, "a child that fled lives on", started=survivor("setsid sleep 301", "sleep", "301")),
     Twin(4, "a background child holds the answer", start=becomes("sleep 30 & echo", "sleep 9 & echo started; wait")),
-    Twin(5, "each time-out leaves processes behind", started=survivor("sleep 61", "sleep", "61", count=2)),
+    Twin(5, "a time-out leaves processes", started=survivor("sleep 61", "sh", "-c", "while :; do sleep 61 & done")),
     Twin(6, "stdin stays open", start=given("cat", stdin="open")),
     Twin(7, "a time-out is rounded to whole seconds", start=given("sleep 20", timeout_s=3.0)),
     Twin(8, "exit code 124 means a time-out", frame=exit_is_timeout),
     Twin(9, "an offset is off by one", request=wrong_at_offset),
     Twin(10, "an aborted request leaves something", started=survivor("sleep 9", "sh", "-c", "sleep 9; sleep 9")),
     Twin(11, "the end of a sandbox is told late", wrap=Slow),
-    Twin(12, "a background process gets a hidden time-out", start=given("sleep 304", timeout_s=0.3)),
+    Twin(12, "a background process gets a hidden time-out", start=given("sleep 304", timeout_s=0.1)),
     Twin(13, "git log waits on a pager", start=becomes("git log", "git log; sleep 20")),
     Twin(15, "commands stand in a queue", gate=one_at_a_time("sleep 1")),
     Twin(16, "an operation id is forgotten", start=new_operation),
@@ -352,7 +351,7 @@ TWINS = [
     Twin(21, "a broken stream is exit 0", frame=exit_for_a_break),
     Twin(22, "a large stream has holes", frame=half_of_it),
     Twin(23, "stderr goes to stdout", start=given("echo out; echo err", merge=True)),
-    Twin(24, "long input is cut", start=becomes("sha256sum", "head -c 1000000 | sha256sum")),
+    Twin(24, "a long script is cut", start=becomes("# xxx", "true")),
     Twin(25, "arguments are joined and split again", start=split_arguments),
     Twin(26, "a token is in the environment", start=given("cat /proc/1/environ", env={"ORCHARD_TOKEN": "x"})),
     Twin(27, "HOME is not the user's", start=given("id -un; id -Gn", env={"HOME": "/"})),
