@@ -26,6 +26,10 @@ from orchard.sandbox.conformance.registry import Registry, serve
 from orchard.sandbox.orchard import Orchard
 
 
+HEED_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""A process that was started in the background of a shell ignores SIGINT, and so would its children."""
+
+
 class NotHeld(AssertionError):
     """The behaviour does not hold; the text says what was seen."""
 
@@ -110,7 +114,7 @@ class Context:
         """Start another Python process that reaches the same backend and runs ``code``."""
         env = {name: value for name, value in base_env().items() if not name.startswith("ORCHARD_")}
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, env={**env, **self.env}, stdin=asyncio.subprocess.DEVNULL,
+            sys.executable, "-c", HEED_SIGINT + code, env={**env, **self.env}, stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
 
