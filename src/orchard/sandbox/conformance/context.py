@@ -25,7 +25,6 @@ from orchard.sandbox.conformance.faulty import FaultyProxy, faulty_backend
 from orchard.sandbox.conformance.registry import Registry, serve
 from orchard.sandbox.orchard import Orchard
 
-
 HEED_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 """A process that was started in the background of a shell ignores SIGINT, and so would its children."""
 
