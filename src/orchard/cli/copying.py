@@ -19,8 +19,12 @@ def split(argument: str) -> tuple[str | None, str]:
     """Return (sandbox id, path); the id is None for a path of this machine. ``./a:b`` is one of those.
 
     Raises:
-        InvalidArgument: no path.
+        InvalidArgument: no path, or ``-``.
     """
+    if argument == "-":
+        raise InvalidArgument(
+            "cp takes no -", field="path", hint="/dev/stdin and /dev/stdout are files to it; ./- is one named -"
+        )
     match = _REMOTE.fullmatch(argument)
     sandbox, path = (match[1], match[2]) if match else (None, argument)
     if not path:
@@ -58,7 +62,12 @@ async def _upload(box: Sandbox, local: Path, remote: str) -> Transfer:
 async def _download(box: Sandbox, remote: str, local: Path, *, into: bool) -> Transfer:
     if (into or (await asyncio.to_thread(_look, local))[1]) and not await _is_folder(box, remote):
         local = local / PurePosixPath(remote).name
-    return await box.download(remote, local)
+    return await box.download(remote, await asyncio.to_thread(_file_behind, local))
+
+
+def _file_behind(path: Path) -> Path:
+    """Return the file that a link leads to, so that the link stays; /dev/stdout is one where it goes to a file."""
+    return path.resolve() if path.is_symlink() and path.is_file() else path
 
 
 def _look(path: Path) -> tuple[bool, bool]:

@@ -72,9 +72,14 @@ class Extractor:
     """
 
     def __init__(self, root: Path) -> None:
-        self._fresh = not root.exists()
-        root.mkdir(parents=True, exist_ok=True)
-        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._fresh = not root.exists()
+            root.mkdir(parents=True, exist_ok=True)
+            self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileExistsError as error:
+            raise FileError.of(f"{root} is no folder here", errno_name="ENOTDIR", path=str(root)) from error
+        except OSError as error:
+            raise local_error(error, str(root)) from error
         self._last: tuple[tuple[str, ...], int] = ((), self._root)
         self._folders: dict[tuple[str, ...], tuple[int, float]] = {}
         self.files = 0
@@ -120,7 +125,7 @@ class Extractor:
             else:
                 self.skipped.append(member.name)
         except OSError as error:
-            raise _local(error, member.name) from error
+            raise local_error(error, member.name) from error
         self.files += 1
 
     def _parent(self, parts: tuple[str, ...]) -> int:
@@ -137,7 +142,7 @@ class Extractor:
         except OSError as error:
             if here != self._root:
                 os.close(here)
-            raise _local(error, "/".join(parts)) from error
+            raise local_error(error, "/".join(parts)) from error
         self._last = (parts, here)
         return here
 
@@ -246,7 +251,8 @@ def _outside(name: str) -> FileError:
     return FileError.of(f"{name!r} in the archive leads out of the target folder", errno_name="EXDEV", path=name)
 
 
-def _local(error: OSError, name: str) -> OSError:
+def local_error(error: OSError, name: str) -> OSError:
+    """Return the ``FileError`` for what this machine's file system says of ``name``."""
     if isinstance(error, FileError):
         return error
     word = errno.errorcode.get(error.errno or 0, "EIO")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import tarfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, ParamSpec, TypeVar, cast
 
 import aiohttp
 
@@ -15,9 +17,11 @@ from orchard.core.errors import FileError, Unavailable
 from orchard.core.tasks import finish
 from orchard.sandbox.answers import BROKEN, translated
 from orchard.sandbox.files import Files, RemotePath
-from orchard.sandbox.packing import Extractor, tar_blocks
+from orchard.sandbox.packing import Extractor, local_error, tar_blocks
 from orchard.sandbox.transport import SILENCE, Call, Transport, encode_path, query
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _BATCH = 1 << 18  # bytes of a tar made in one hop to a thread
 _SPECIAL = ("fifo", "socket", "device")
 
@@ -73,16 +77,38 @@ async def download(transport: Transport, remote: RemotePath, local: Path, *, exc
 
 
 async def _download_file(files: Files, remote: RemotePath, local: Path, mode: int) -> None:
+    """A file is put in the place of ``local`` once all of it is here; a device, pipe or socket is written into."""
+    if await _here(local, _is_special, local):
+        await _receive(files, remote, local, local, _open_special)
+        return
     part = local.with_name(f".{local.name[:200]}.part")
     try:
-        with await asyncio.to_thread(_create, part) as file:
-            async for piece in files.open_read(remote):
-                await asyncio.to_thread(file.write, piece)
-        await asyncio.to_thread(part.chmod, mode & 0o777)
-        await asyncio.to_thread(part.replace, local)
+        await _receive(files, remote, local, part, _create)
+        await _here(local, part.chmod, mode & 0o777)
+        await _here(local, part.replace, local)
     except BaseException:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # its folder may be missing, or a file: then it was never made
+            part.unlink()
         raise
+
+
+async def _receive(
+    files: Files, remote: RemotePath, local: Path, place: Path, opened: Callable[[Path], IO[bytes]]
+) -> None:
+    file = await _here(local, opened, place)
+    try:
+        async for piece in files.open_read(remote):
+            await _here(local, file.write, piece)
+    finally:
+        await _here(local, file.close)
+
+
+async def _here(local: Path, call: Callable[_P, _T], *given: _P.args, **named: _P.kwargs) -> _T:
+    """Call in a thread; what the file system of this machine refuses is told of ``local``, the path that was given."""
+    try:
+        return await asyncio.to_thread(call, *given, **named)
+    except OSError as error:
+        raise local_error(error, str(local)) from error
 
 
 async def extract(response: aiohttp.ClientResponse, local: Path) -> Transfer:
@@ -174,5 +200,16 @@ def _lstat_mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def _create(path: Path) -> Any:
+def _create(path: Path) -> IO[bytes]:
     return path.open("wb")
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _open_special(path: Path) -> IO[bytes]:
+    """Open what is no file. A pipe that nobody reads is refused (ENXIO): to wait for a reader could be for ever."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "wb", buffering=0)

@@ -1,9 +1,11 @@
 """``box.files`` and folders over the real wire."""
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import socket
+import stat
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchard.core.errors import FileIsFolder, FileMissing, FileNotFolder, FilePresent
+from orchard.core.errors import FileDenied, FileError, FileIsFolder, FileMissing, FileNotFolder, FilePresent
 from orchard.sandbox import Sandbox
 
 NAMES = ["é.txt", "日本 語.txt", 'a"b', "new\nline", "-rf", " leading", "%2e%2e", "%2F", ".env", "x" * 255, "lat\udcff"]
@@ -192,6 +194,42 @@ async def test_a_file_up_and_down(box: Sandbox, tmp_path: Path) -> None:
     with pytest.raises(FileMissing):
         await box.upload(tmp_path / "none", "x")
     assert sorted(os.listdir(tmp_path)) == ["f", "h"]  # noqa: PTH208
+
+
+async def test_a_download_writes_into_a_pipe_and_spares_a_device(box: Sandbox, tmp_path: Path) -> None:
+    await box.files.write("f", b"data")
+    fifo, link, null = tmp_path / "fifo", tmp_path / "link", tmp_path / "null"
+    os.mkfifo(fifo)
+    link.symlink_to(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    await box.download("f", link)
+    assert os.read(reader, 10) == b"data"
+    os.close(reader)
+    assert fifo.is_fifo()
+    assert link.is_symlink()
+    with pytest.raises(FileError, match="fifo"):  # nobody reads
+        await box.download("f", fifo)
+    if os.geteuid() == 0:
+        os.mknod(null, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        with contextlib.suppress(FileDenied):  # a file system that is mounted without devices
+            await box.download("f", null)
+        assert null.is_char_device()
+
+
+async def test_a_place_that_cannot_take_a_download_is_named_as_it_was_given(box: Sandbox, tmp_path: Path) -> None:
+    await box.run("mkdir d && echo x > d/f")
+    (tmp_path / "file").write_text("mine")
+    for remote, place, kind in [
+        ("d/f", tmp_path / "none/f", FileMissing), ("d/f", tmp_path / "file/f", FileNotFolder),
+        ("d/f", tmp_path, FileIsFolder), ("d", tmp_path / "file", FileNotFolder),
+    ]:  # fmt: skip
+        with pytest.raises(kind) as caught:
+            await box.download(remote, place)
+        assert caught.value.path == str(place)
+        assert ".part" not in str(caught.value)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
+    assert not [name for name in os.listdir(tmp_path.parent) if name.endswith(".part")]  # noqa: PTH208
 
 
 async def test_a_thousand_small_files_take_less_than_two_seconds(box: Sandbox, tmp_path: Path) -> None:

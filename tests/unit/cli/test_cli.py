@@ -120,3 +120,11 @@ def test_cp_tells_a_sandbox_from_a_path(argument: str, parts: tuple[str | None, 
 def test_cp_needs_a_path() -> None:
     with pytest.raises(errors.InvalidArgument):
         copying.split("sb-1:")
+    with pytest.raises(errors.InvalidArgument, match="stdout"):
+        copying.split("-")
+
+
+def test_cp_leaves_a_link_and_fills_the_file_behind_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("file")
+    assert copying._file_behind(tmp_path / "link") == tmp_path / "file"  # pyright: ignore[reportPrivateUsage]
