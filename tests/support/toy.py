@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from orchard.cli.console import run_async
 from orchard.core.errors import Unavailable
@@ -58,6 +59,8 @@ class Flaky:
     name = "flaky"
     placement: Literal["beside"] = "beside"
     uses, always = 0, False
+
+    def check(self, config: Mapping[str, Any]) -> None: ...
 
     async def version(self) -> str:
         return "7"

@@ -43,10 +43,19 @@ class Plan:
         """Return self.
 
         Raises:
-            InvalidArgument: a harness that there is not, nothing to do, or a name twice.
+            InvalidArgument: a harness that there is not, options that it does not take or that are for another,
+                nothing to do, or a name twice.
         """
         for name in self.harnesses:
-            create_harness(name)
+            driver = create_harness(name)
+            for one in self.policies:
+                driver.check(self.options(name, one))
+        stray = sorted(set(self.config) - set(self.harnesses))
+        if stray:
+            hint = f"its harnesses are {', '.join(self.harnesses)}"
+            raise InvalidArgument(
+                f"options for {', '.join(stray)}, which the plan does not use", field="option", hint=hint
+            )
         names = [one.name for one in self.policies]
         if not self.sources or not self.harnesses or not self.policies or self.attempts < 1:
             raise InvalidArgument("an evaluation needs tasks, a harness, a policy and an attempt", field="plan")
@@ -79,11 +88,12 @@ class Plan:
         """Return the number of different jobs."""
         return len({job.rollout_id("") for jobs in (self.first(), self.jobs()) for job in jobs})
 
+    def options(self, harness: str, one: Policy) -> dict[str, Any]:
+        """Return what ``harness`` is given when ``one`` answers it."""
+        return dict(self.config.get(harness, {})) | ({"sampling": dict(one.sampling)} if one.sampling else {})
+
     def _job(self, source: TaskSource, harness: str, one: Policy, attempt: int) -> Job:
-        options = dict(self.config.get(harness, {}))
-        if one.sampling:
-            options["sampling"] = dict(one.sampling)
-        return Job(source, harness, one, attempt, options)
+        return Job(source, harness, one, attempt, self.options(harness, one))
 
 
 async def evaluate(plan: Plan, orchard: Orchard, observe: Observe = lambda _: None) -> Report:

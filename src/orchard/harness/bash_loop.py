@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from orchard.core.errors import DeadlineExceeded, InvalidArgument
 from orchard.harness.endpoint import BudgetSpent, ContextFull, ask, open_client
 from orchard.harness.protocol import SUBMIT_MARKER, HarnessRequest, HarnessResult, Stop, ToolEvent
+from orchard.harness.registry import check_options
 from orchard.harness.shell import Shell
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ class BashLoop:
     name = "bash-loop"
     placement: Literal["beside"] = "beside"
 
+    def check(self, config: Mapping[str, Any]) -> None:
+        """See ``Harness.check``."""
+        check_options(self.name, config, {"sampling", "system"})
+        if not isinstance(config.get("system", ""), str):
+            raise InvalidArgument("bash-loop: system must be text", field="config")
+
     async def version(self) -> str:
         """Return the version of the loop; it changes with its prompts and rules."""
         return VERSION
@@ -66,9 +73,7 @@ class BashLoop:
 
     async def run(self, request: HarnessRequest) -> HarnessResult:
         """Run the loop; see ``Harness.run``."""
-        unknown = set(request.config) - {"sampling", "system"}
-        if unknown:
-            raise InvalidArgument(f"bash-loop has no option {', '.join(sorted(unknown))}", field="config")
+        self.check(request.config)
         async with open_client(request.base_url, request.api_key) as client:
             return await _Run(request, client).loop()
 

@@ -6,6 +6,7 @@ with 0; the variables are those that most clients read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from orchard.core.errors import InvalidArgument
@@ -19,6 +20,10 @@ class CommandHarness:
     name = "command"
     placement: Literal["inside"] = "inside"
 
+    def check(self, config: Mapping[str, Any]) -> None:
+        """See ``Harness.check``."""
+        _options(config)
+
     async def version(self) -> str:
         """Return the version of this driver: what it runs is in the options."""
         return "1"
@@ -31,7 +36,7 @@ class CommandHarness:
 
     async def run(self, request: HarnessRequest) -> HarnessResult:
         """Run the command; see ``Harness.run``."""
-        command, extra = _options(request)
+        command, extra = _options(request.config)
         result = await request.box.run(
             command, timeout=request.limits.seconds, cwd=request.workdir, env=variables(request) | extra, merge=True,
             stdin=request.instruction.encode(),
@@ -56,9 +61,21 @@ def variables(request: HarnessRequest) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _options(request: HarnessRequest) -> tuple[Any, dict[str, str]]:
-    config = dict(request.config)
-    argv, shell, env = config.pop("argv", None), config.pop("shell", None), config.pop("env", {})
-    if config or (argv is None) == (shell is None):
+def _options(config: Mapping[str, Any]) -> tuple[list[str] | str, dict[str, str]]:
+    """Return what to run and its further variables.
+
+    Raises:
+        InvalidArgument: ``config`` is of another form.
+    """
+    if set(config) - {"argv", "shell", "env"} or ("argv" in config) == ("shell" in config):
         raise InvalidArgument("harness `command` takes either `argv` or `shell`, and `env`", field="config")
-    return (list(argv) if argv is not None else str(shell)), dict(env)
+    command, extra = config.get("argv", config.get("shell")), config.get("env", {})
+    if not (_texts(command) if "argv" in config else isinstance(command, str) and command):
+        raise InvalidArgument("harness `command`: `argv` is a list of texts, `shell` is a text", field="config")
+    if not isinstance(extra, Mapping) or not _texts([*extra, *extra.values(), ""]):
+        raise InvalidArgument("harness `command`: `env` maps names to texts", field="config")
+    return command, dict(extra)
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(one, str) for one in value)

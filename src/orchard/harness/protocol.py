@@ -56,7 +56,7 @@ class HarnessRequest:
     """A private, empty folder on this machine for the harness's own files."""
     limits: HarnessLimits = HarnessLimits()
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Options of this harness, checked by it."""
+    """Options of this harness, as ``Harness.check`` takes them."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,14 @@ class Harness(Protocol):
     @property
     def placement(self) -> Literal["inside", "beside"]:
         """``inside`` the sandbox, or ``beside`` it with tools that act only through the sandbox."""
+        ...
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Return if ``config`` are options that this harness takes; asked before the first rollout.
+
+        Raises:
+            InvalidArgument: they are not.
+        """
         ...
 
     async def version(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from orchard.core.errors import InvalidArgument
 from orchard.harness.protocol import Harness
@@ -24,3 +26,17 @@ def create_harness(name: str) -> Harness:
         raise InvalidArgument(f"no harness {name!r}; there are {', '.join(sorted(HARNESSES))}", field="harness")
     module, _, attribute = HARNESSES[name].partition(":")
     return getattr(importlib.import_module(module), attribute)()
+
+
+def check_options(harness: str, config: Mapping[str, Any], known: Collection[str]) -> None:
+    """Return if ``config`` holds ``known`` options only, and ``sampling``, where it is there, is a mapping.
+
+    Raises:
+        InvalidArgument: it is not so.
+    """
+    unknown = sorted(set(config) - set(known))
+    if unknown:
+        hint = f"it takes {', '.join(sorted(known))}"
+        raise InvalidArgument(f"{harness} has no option {', '.join(unknown)}", field="config", hint=hint)
+    if not isinstance(config.get("sampling", {}), Mapping):
+        raise InvalidArgument(f"{harness}: sampling must map names to values", field="config")

@@ -31,6 +31,13 @@ def test_a_model_server_that_is_not_there_is_told_at_once(
         (["--policy", "gold", "--harness", "mini"], "no harness 'mini'"),
         (["--policy", "gold", "--only", "other"], "no task other"),
         (["--policy", "gold", "--option", "temperature=1"], "--option takes HARNESS.NAME=VALUE"),
+        (["--policy", "gold", "--option", "nope.x=1"], "options for nope, which the plan does not use"),
+        (["--policy", "gold", "--option", "bash-loop.x=1"], "bash-loop has no option x"),
+        (["--policy", "gold", "--option", "bash-loop.sampling=1"], "sampling must map names to values"),
+        (["--policy", "gold", "--option", "bash-loop.system=1"], "system must be text"),
+        (["--policy", "gold", "--harness", "command"], "either `argv` or `shell`"),
+        (["--policy", "gold", "--harness", "command", "--option", "command.argv=ls"], "`argv` is a list of texts"),
+        (["--policy", "gold", "--harness", "mini-swe-agent", "--option", "mini-swe-agent.x=1"], "no option x"),
     ],
 )
 def test_wrong_arguments_are_named_before_anything_is_made(

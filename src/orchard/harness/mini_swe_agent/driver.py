@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from orchard.core.errors import InvalidArgument
 from orchard.harness.endpoint import BUDGET_CODE, CONTEXT_CODE, EndpointFailed
 from orchard.harness.mini_swe_agent import install
 from orchard.harness.mini_swe_agent.bridge import Bridge
 from orchard.harness.mini_swe_agent.server import Fork, ForkServer, HarnessBroke
 from orchard.harness.protocol import HarnessRequest, HarnessResult, Stop
+from orchard.harness.registry import check_options
 from orchard.sandbox import Sandbox
 
 LOG = "harness.log"
@@ -37,6 +38,10 @@ class MiniSweAgent:
     def __init__(self) -> None:
         self._server = ForkServer()
 
+    def check(self, config: Mapping[str, Any]) -> None:
+        """See ``Harness.check``."""
+        check_options(self.name, config, {"sampling"})
+
     async def version(self) -> str:
         """Return the pinned version."""
         return install.VERSION
@@ -47,9 +52,7 @@ class MiniSweAgent:
 
     async def run(self, request: HarnessRequest) -> HarnessResult:
         """Run the agent; see ``Harness.run``."""
-        unknown = set(request.config) - {"sampling"}
-        if unknown:
-            raise InvalidArgument(f"mini-swe-agent has no option {', '.join(sorted(unknown))}", field="config")
+        self.check(request.config)
         bridge, trajectory = Bridge(request), request.scratch / "trajectory.json"
         job = _job(request, trajectory, await _facts(request.box, request.workdir))
         home = request.scratch / "home"
