@@ -17,6 +17,7 @@ from orchard.core.errors import InvalidArgument
 if TYPE_CHECKING:
     from orchard.sandbox.conformance import Context, Outcome, Report
 
+LINES = 60
 app = typer.Typer(add_completion=False)
 
 
@@ -27,7 +28,7 @@ def conformance(
     special: Annotated[
         list[str] | None, typer.Option(help="KIND=IMAGE for busybox, static, user, foreign; made here by default.")
     ] = None,
-    line: Annotated[list[int] | None, typer.Option(help="Only these lines; repeatable.")] = None,
+    line: Annotated[list[int] | None, typer.Option(help="Only these lines, 1 to 60; repeatable.")] = None,
     json: Json = False,
 ) -> None:
     """Check each behaviour that a sandbox must have, and say which passed, failed, or is excepted and why.
@@ -35,6 +36,9 @@ def conformance(
     Example: orchard conformance --backend http://127.0.0.1:8420 --image debian:12 --json
     """
     from orchard.sandbox.conformance import run
+
+    if wrong := [number for number in line or () if not 1 <= number <= LINES]:
+        raise InvalidArgument(f"lines are 1 to {LINES}, not {wrong[0]}", field="line")
     from orchard.sandbox.conformance.roots import special_images
 
     def progress(outcome: Outcome) -> None:

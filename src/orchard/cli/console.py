@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchard.core import errors
+from orchard.core.config import data_dir
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,6 +64,15 @@ def show_error(error: errors.OrchardError) -> None:
     say(f"error: {error.message}{reason}{request}")
     if error.hint:
         say(f"hint: {error.hint}")
+
+
+def show_os_error(error: OSError) -> None:
+    """Print what this machine's system refused, and of which file: a fault of the place, not of Orchard."""
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    say(f"error: {name}{': ' if name else ''}{error.strerror or error}")
+    home = data_dir().absolute()
+    if name and (home in (path := Path(name).absolute(), *path.parents) or path in home.parents):
+        say(f"hint: state is kept in {home}; ORCHARD_HOME names another folder")
 
 
 def say(text: str) -> None:

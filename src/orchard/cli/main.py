@@ -94,6 +94,11 @@ def run() -> None:
             raise
         console.show_error(error)
         sys.exit(console.code_of(error))
+    except OSError as error:
+        if console.debugging():
+            raise
+        console.show_os_error(error)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # the seam to the person: a fault of ours is one sentence too

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import resource
 import signal
+import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,11 +60,14 @@ def serve(
         console.say("WARNING: no API key is asked for: every program on this machine may use this service")
     if host not in _LOOPBACK and tls_certificate is None:
         console.say("WARNING: no TLS: whoever can watch this network sees the keys; put a proxy with TLS in front")
+    _check_tls(tls_certificate, tls_key)
+    from orchard.sandbox.backends import open_backend
+
+    opened = open_backend(backend)  # before a key is made: what cannot serve makes none
     path = None if no_auth else keys or keys_path()
     if path is not None:
         _first_key(path)
     _more_files()
-    from orchard.sandbox.backends import open_backend
     from orchard.service.app import Service
     from orchard.service.options import ServiceOptions
     from orchard.service.server import Server, configure
@@ -73,7 +77,7 @@ def serve(
         console.out(f"serving {'https' if tls_certificate else 'http'}://{shown}:{port} (backend {backend})")
         sys.stdout.flush()
 
-    service = Service(open_backend(backend), ServiceOptions(path, allow_host_images, allow_image_files))
+    service = Service(opened, ServiceOptions(path, allow_host_images, allow_image_files))
     config = configure(service.app, host=host, port=port, certificate=tls_certificate, key=tls_key)
     server = Server(config, service.stopping, listening)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
@@ -98,6 +102,24 @@ def _first_key(path: Path) -> None:
         return
     console.out(f"API key, shown this once: {ring.add('default')}")
     console.say(f"its hash is kept in {path}; clients send it as ORCHARD_API_KEY")
+
+
+def _check_tls(certificate: Path | None, key: Path | None) -> None:
+    """Refuse files that uvicorn would fail on without naming them."""
+    if certificate is None:
+        if key is not None:
+            raise InvalidArgument("--tls-key needs --tls-certificate", field="tls_certificate")
+        return
+    for path in (certificate, key):
+        if path is not None:
+            path.open("rb").close()
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise InvalidArgument(
+            f"{certificate} and {key or 'the key in it'} are no PEM certificate with its key: {error.reason}",
+            field="tls_certificate",
+        ) from error
 
 
 def _set_up_logs(level: str) -> None:

@@ -38,6 +38,11 @@ def exit_with(work: Coroutine[Any, Any, int]) -> None:
             raise
         console.show_error(error)
         sys.exit(_failure_code(error))
+    except OSError as error:
+        if console.debugging():
+            raise
+        console.show_os_error(error)
+        sys.exit(FAILED)
     sys.exit(code)
 
 

@@ -149,6 +149,8 @@ def _read(path: Path, options: LoadOptions) -> TomlSource:
     folder = path.resolve().parent
     try:
         file = _File.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise InvalidArgument(f"{path}: {error.strerror}", field=str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path}: {error}", field=str(path)) from error
     except ValidationError as error:

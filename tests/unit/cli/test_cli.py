@@ -128,3 +128,77 @@ def test_cp_leaves_a_link_and_fills_the_file_behind_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("file")
     assert copying._file_behind(tmp_path / "link") == tmp_path / "file"  # pyright: ignore[reportPrivateUsage]
+
+
+EXAMPLE = str(Path(__file__).parents[3] / "examples/tasks/slug-keeps-digits")
+HOME_USERS = [
+    ("sandbox ls", 8), ("sandbox create host", 8), ("sandbox run host -- true", 125),
+    ("sandbox exec sb-1 -- true", 125), ("image ls", 1), ("keys new k", 1), ("serve --port 0", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("inner", ["", "/below"])
+@pytest.mark.parametrize(("words", "code"), HOME_USERS)
+def test_a_home_that_is_a_file_is_named_and_no_fault_of_orchard(
+    tmp_path: Path, words: str, code: int, inner: str
+) -> None:
+    home = tmp_path / "home"
+    home.write_text("mine")
+    done = orchard(*words.split(), env={"ORCHARD_HOME": f"{home}{inner}"})
+    said = done.stderr.decode()
+    assert done.returncode == code, said
+    assert str(home) in said.splitlines()[0]
+    assert "ORCHARD_HOME" in said
+    assert "report it" not in said
+    assert home.read_text() == "mine"
+
+
+def test_doctor_has_a_row_for_a_home_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("mine")
+    done = orchard("doctor", "--json", env={"ORCHARD_HOME": str(tmp_path / "home")})
+    assert done.returncode == 8
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert not checks["home"]["ok"]
+    assert str(tmp_path / "home") in checks["home"]["meaning"]
+    assert checks["home"]["mend"] == "export ORCHARD_HOME=…"
+
+
+def test_eval_names_a_run_that_cannot_be_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for run in (tmp_path / "file", tmp_path / "file/below"):
+        done = orchard("eval", EXAMPLE, "--policy", "noop", "--run", str(run), env={"ORCHARD_HOME": str(tmp_path)})
+        said = done.stderr.decode()
+        assert done.returncode == 1
+        assert f"error: {run}: " in said
+        assert "report it" not in said
+
+
+def test_a_task_file_that_is_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "task/task.toml").mkdir(parents=True)
+    words = ["eval", str(tmp_path / "task"), "--policy", "noop", "--run", str(tmp_path / "run")]
+    done = orchard(*words, env={})
+    assert done.returncode == 2
+    assert f"error: {tmp_path}/task/task.toml: Is a directory" in done.stderr.decode()
+
+
+def test_serve_refuses_before_it_makes_a_key(tmp_path: Path) -> None:
+    (tmp_path / "pem").write_text("no certificate")
+    for words, code, says in [
+        (["--backend", "nope"], 2, "'nope'"), (["--tls-key", "x"], 2, "--tls-certificate"),
+        (["--tls-certificate", f"{tmp_path}/none.pem"], 1, f"error: {tmp_path}/none.pem: No such file"),
+        (["--tls-certificate", f"{tmp_path}/pem"], 2, f"{tmp_path}/pem"),
+    ]:  # fmt: skip
+        done = orchard("serve", "--port", "0", *words, env={"ORCHARD_HOME": str(tmp_path / "home")})
+        said = done.stderr.decode()
+        assert done.returncode == code, said
+        assert says in said
+        assert "report it" not in said
+        assert b"API key" not in done.stdout
+    assert not (tmp_path / "home/service").exists()
+
+
+@pytest.mark.parametrize("line", ["0", "61", "99", "-1"])
+def test_conformance_has_lines_1_to_60(line: str) -> None:
+    done = orchard("conformance", "--line", "1", "--line", line, env={})
+    assert done.returncode == 2
+    assert f"1 to 60, not {line}" in done.stderr.decode()

@@ -44,7 +44,7 @@ def require_fit(settings: LocalSettings, powers: Powers) -> None:
     Raises:
         MachineUnfit: what is missing in the first line, and the one command as the hint.
     """
-    for check in (_architecture, _sandboxd, _runtime, _util_linux):
+    for check in (_architecture, _sandboxd, _runtime, _util_linux, _home):
         _insist(check(settings))
     _insist(_overlay(settings, powers))
 
@@ -52,7 +52,8 @@ def require_fit(settings: LocalSettings, powers: Powers) -> None:
 def examine(settings: LocalSettings | None = None) -> list[Check]:
     """Return every check, those of what is required first; nothing is left behind."""
     settings = settings or LocalSettings()
-    found = [check(settings) for check in (_architecture, _sandboxd, _runtime, _util_linux)]
+    found = [check(settings) for check in (_architecture, _sandboxd, _runtime, _util_linux, _home)]
+    housed = found[-1].ok
     try:
         powers = find_powers()
     except MachineUnfit as error:
@@ -60,7 +61,8 @@ def examine(settings: LocalSettings | None = None) -> list[Check]:
     else:
         kind = "an ordinary user with sub-uids" if powers.rootless else "root"
         found.append(Check("rights", True, f"sandboxes are made as {kind}"))
-        found.append(_overlay(settings, powers))
+        if housed:
+            found.append(_overlay(settings, powers))
     found.append(_limits())
     for tool, purpose in (("skopeo", "fetching images"), ("buildah", "making images of sandboxes")):
         found.append(_tool(tool, purpose))
@@ -95,6 +97,18 @@ def _util_linux(settings: LocalSettings) -> Check:
     return _program(missing or "unshare", "mounting the layers of a sandbox", "util-linux")
 
 
+def _home(settings: LocalSettings) -> Check:
+    home, mend = settings.home, "export ORCHARD_HOME=…"
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is no folder" if isinstance(error, FileExistsError) else error.strerror
+        return Check("home", False, f"no state can be kept in {home}: {why}", mend)
+    if not os.access(home, os.W_OK | os.X_OK):
+        return Check("home", False, f"no state can be kept in {home}: it cannot be written", mend)
+    return Check("home", True, f"state is kept in {home}")
+
+
 def _program(name: str, purpose: str, package: str, *, required: bool = True) -> Check:
     ok = _which(name) is not None
     words = f"{name} is {'there' if ok else 'missing'}; it is for {purpose}"
@@ -111,7 +125,6 @@ def _which(name: str) -> str | None:
 
 def _overlay(settings: LocalSettings, powers: Powers) -> Check:
     """Mount an overlay in a private mount namespace, as every sandbox does."""
-    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=settings.home, prefix=".trial-") as folder:
         options = ",userxattr" if powers.rootless else ""
         script = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _TRIAL, "sh", folder, options]
