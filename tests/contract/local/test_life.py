@@ -17,6 +17,7 @@ from orchard.core.errors import Conflict, CreateFailed, InvalidArgument, NotFoun
 from orchard.sandbox import Orchard
 from orchard.sandbox.local import LocalBackend, LocalSettings
 from orchard.sandbox.local.process import target
+from orchard.sandbox.local.records import Store
 from orchard.sandbox.types import SandboxSpec, State
 
 Left = Callable[[str], list[str]]
@@ -196,6 +197,28 @@ async def test_killed_from_outside_it_is_gone_by_a_signal(
     assert await gone(backend, box.id) == "signal"
     await backend.close()  # waits for the sweep
     assert left(box.id) == []
+
+
+async def test_the_dead_are_never_told_as_ready_while_another_sweeps_them(
+    orchard: Orchard, backend: LocalBackend, busybox_root: str
+):
+    home = backend.settings.home
+    killed, over = await orchard.create(busybox_root), await orchard.create(busybox_root, ttl=1.0)
+    mains = [target(pid_of(home, box.id)) for box in (killed, over)]
+    store = Store(home)
+    with store.lock(killed.id) as first, store.lock(over.id) as second:
+        assert first
+        assert second
+        os.kill(pid_of(home, killed.id), signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while any(main is not None and main.alive() for main in mains):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        assert (await backend.list()).items == []
+        infos = [await backend.get(box.id) for box in (killed, over)]
+        assert [(info.state, info.reason) for info in infos] == [(State.GONE, "signal"), (State.GONE, "ttl")]
+        assert list((home / "ended").iterdir()) == []  # it is written by whoever holds the lock
+    assert [await gone(backend, box.id) for box in (killed, over)] == ["signal", "ttl"]
 
 
 async def test_a_cancelled_create_leaves_nothing(backend: LocalBackend, settings: LocalSettings, busybox_root: str):

@@ -32,6 +32,8 @@ class Endings:
     def look(self, sandbox_id: str) -> Record:
         """Return its record; if its PID 1 has ended, the end is found out and written first.
 
+        Where another sweeps it at this moment, the end is told as found out and left to that one to write.
+
         Raises:
             NotFound: no such sandbox.
         """
@@ -39,7 +41,12 @@ class Endings:
         if record.ended_at or record.alive(self._boot):
             return record
         self._sweep_one(sandbox_id)
-        return self._store.read(sandbox_id)
+        record = self._store.read(sandbox_id)
+        if record.ended_at or record.process is None or record.alive(self._boot):
+            return record
+        found = self._cause(record)
+        written = self._store.read(sandbox_id)  # an end is written before anything that tells of its cause is removed
+        return written if written.ended_at else found
 
     def delete(self, sandbox_id: str) -> bool:
         """End it now, wait for its processes and remove every trace. False while another process works on it.
@@ -150,10 +157,10 @@ class Endings:
             return record.ended("node_lost", "the machine was started anew")
         if cgroups.oom_killed([Path(folder) for folder in record.cgroups]):
             return record.ended("oom", "the kernel ended sandboxd for want of memory")
-        said = self._store.folder(record.id) / "state" / "death.json"
-        if not said.exists():
+        try:
+            word = json.loads((self._store.folder(record.id) / "state" / "death.json").read_text())
+        except FileNotFoundError:
             return record.ended("signal", "sandboxd ended without a word: killed from outside the sandbox")
-        word = json.loads(said.read_text())
         reason = str(word.get("reason"))
         known = reason if reason in GONE_REASONS else "unknown"
         return replace(record.ended(known, word.get("detail") or None, at=word.get("at") or now()))
