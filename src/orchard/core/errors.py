@@ -42,7 +42,8 @@ import errno as _errno
 from typing import Any, ClassVar
 
 CREATE_REASONS = (
-    "image_not_found", "image_auth", "image_invalid", "wrong_arch", "unschedulable", "start_timeout", "start_failed",
+    "image_not_found", "image_auth", "image_invalid", "wrong_arch", "registry_unreachable", "unschedulable",
+    "start_timeout", "start_failed",
 )  # fmt: skip
 GONE_REASONS = ("oom", "ttl", "idle", "heartbeat", "evicted", "node_lost", "deleted", "signal", "restarted", "unknown")
 NOT_STARTED_REASONS = (

@@ -90,7 +90,7 @@ class Backend(Protocol):
         """Fetch the image if needed; return its digest, or None where it has none (``host``, ``dir:``).
 
         Raises:
-            CreateFailed: image_not_found, image_auth, image_invalid, wrong_arch.
+            CreateFailed: image_not_found, image_auth, image_invalid, wrong_arch, registry_unreachable.
         """
         ...
 

@@ -146,15 +146,18 @@ async def test_bad_images_say_why_at_once(backend: LocalBackend, busybox_layer: 
         f"docker-archive:{tmp_path / 'bad.tar'}": "image_invalid",
         f"oci:{tmp_path}": "image_invalid",
         "sha256:" + "0" * 64: "image_not_found",
-        closed: "image_not_found",
+        closed: "registry_unreachable",
     }
     for image, reason in cases.items():
         began = time.monotonic()
         with pytest.raises(CreateFailed) as failed:
             await backend.resolve_image(image)
         assert (image, failed.value.reason) == (image, reason)
+        assert "level=fatal" not in str(failed.value)
+        assert (failed.value.hint is not None) == (image == closed)
         assert time.monotonic() - began < 10
-    for image in ("dir:relative", "oci:relative", "-x", "a b"):
+    home = backend.settings.home
+    for image in ("dir:relative", "oci:relative", "-x", "a b", "sha256:1234", "dir:/", f"dir:{home.parent}"):
         with pytest.raises(InvalidArgument):
             await backend.resolve_image(image)
 

@@ -114,7 +114,7 @@ class LocalBackend:
         parts = self._parts()
         self._sweep_soon(parts)
         record = await self._look(parts, sandbox_id)
-        return await self._call(parts, self._with_lease, record)
+        return await self._call(parts, self._with_lease, parts, record)
 
     async def list(
         self, labels: Mapping[str, str] | None = None, *, limit: int = 100, cursor: str | None = None
@@ -174,7 +174,7 @@ class LocalBackend:
         """Fetch the image if needed; return its digest, or None where it has none (``host``, ``dir:``).
 
         Raises:
-            CreateFailed: image_not_found, image_auth, image_invalid, wrong_arch.
+            CreateFailed: image_not_found, image_auth, image_invalid, wrong_arch, registry_unreachable.
         """
         self._check_allowed(image)
         parts = self._parts()
@@ -260,16 +260,18 @@ class LocalBackend:
                 continue
             try:
                 record = parts.endings.look(sandbox_id)
+                if record.state is State.GONE or not labels.items() <= dict(record.spec["labels"]).items():
+                    continue
+                if len(items) == limit:
+                    return Page(items, items[-1].id)
+                info = self._with_lease(parts, record)
             except NotFound:  # it ended, or is not recorded yet
                 continue
-            if record.state is State.GONE or not labels.items() <= dict(record.spec["labels"]).items():
-                continue
-            if len(items) == limit:
-                return Page(items, items[-1].id)
-            items.append(self._with_lease(record))
+            if info.state is not State.GONE:
+                items.append(info)
         return Page(items)
 
-    def _with_lease(self, record: Record) -> SandboxInfo:
+    def _with_lease(self, parts: _Parts, record: Record) -> SandboxInfo:
         """Fill in when it ends: the lease is sandboxd's."""
         info = record.info()
         if record.state is not State.READY:
@@ -277,8 +279,8 @@ class LocalBackend:
         sent = daemon.headers(record.id, self._store.token(record.id))
         try:
             lease = daemon.ask(record.socket, "/v1/lease", sent, _LEASE_TIMEOUT)
-        except Unavailable:  # it is ending this moment, or busy: what is on record stands
-            return info
+        except Unavailable:  # it has ended since, or is busy: then what is on record stands
+            return parts.endings.look(record.id).info()
         return replace(info, expires_at=datetime.fromisoformat(str(lease["expires_at"])))
 
 

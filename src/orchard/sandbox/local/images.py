@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from orchard.core.errors import CreateFailed, InvalidArgument, Unavailable
 from orchard.sandbox.local import daemon
+from orchard.sandbox.local.failures import copy_failed
 from orchard.sandbox.local.powers import Powers
 from orchard.sandbox.local.settings import LocalSettings
 from orchard.sandbox.local.storage import Storage, Stored
@@ -26,26 +27,6 @@ _REGISTRY_NAME = re.compile(r"[A-Za-z0-9][\w.:/-]*(@sha256:[0-9a-f]{64})?")
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?/")
 _LOOK_SECONDS = 60.0
 _DOCKER_SOCKET = "/var/run/docker.sock"
-
-_WORDS = (
-    # skopeo exits with 1 whatever happened; these are its words, each with the sample it was taken from.
-    # "reading manifest 1 in localhost:5000/nope: manifest unknown: manifest unknown"
-    ("manifest unknown", "image_not_found"),
-    # "reading manifest 1 in localhost:5000/nope: name unknown: repository name not known to registry"
-    ("name unknown", "image_not_found"),
-    # "reading manifest latest in localhost:5000/private: unauthorized: authentication required"
-    ("unauthorized", "image_auth"),
-    # "reading manifest 1 in docker.io/nope/nope: errors: denied: requested access to the resource is denied"
-    ("access to the resource is denied", "image_auth"),
-    # 'no image found in manifest list for architecture amd64, variant "", OS linux'
-    ("no image found in manifest list for architecture", "wrong_arch"),
-    # 'no image found in image index for architecture amd64, variant "", OS linux'
-    ("no image found in image index for architecture", "wrong_arch"),
-    # 'initializing source docker-archive:a.tar:b:1: Tag "b:1" not found'
-    ('" not found', "image_not_found"),
-    # "no descriptor found for reference \"nope\""
-    ("no descriptor found for reference", "image_not_found"),
-)
 
 
 @dataclass(frozen=True)
@@ -99,9 +80,10 @@ class Images:
         """Return the image, brought into the store if it is not there; what is there takes no network.
 
         Raises:
-            CreateFailed: image_not_found, image_auth, image_invalid, wrong_arch.
+            CreateFailed: image_not_found, image_auth, image_invalid, wrong_arch, registry_unreachable.
+            InvalidArgument: no reference, or a folder that cannot be a root.
         """
-        folder = _folder_image(reference)
+        folder = _folder_image(reference, self._settings.home)
         if folder is not None:
             return folder
         source = _source(reference)
@@ -119,7 +101,7 @@ class Images:
             inspect = ["inspect", "--config", *(each.replace("--src-", "--") for each in options), source.remote]
             done = self.storage.run("skopeo", [*self._policy(), *inspect], timeout=_LOOK_SECONDS)
             if done.code:
-                raise _copy_failed(reference, done.output, remote=True)
+                raise copy_failed(reference, done, remote=True)
             _check_architecture(reference, _config_in(done.output))
         name = source.wanted[-1]
         arguments = [
@@ -134,7 +116,7 @@ class Images:
         done = self.storage.run("skopeo", arguments)
         stored = self.storage.find(source.wanted)
         if done.code or stored is None:
-            raise _copy_failed(reference, done.output, remote=source.remote.startswith("docker:"))
+            raise copy_failed(reference, done, remote=source.remote.startswith("docker:"))
         return stored
 
     def _policy(self) -> list[str]:
@@ -146,7 +128,7 @@ class Images:
         return ["--src-tls-verify=false"] if _LOOPBACK.match(remote.removeprefix("docker://")) else []
 
 
-def _folder_image(reference: str) -> Image | None:
+def _folder_image(reference: str, home: Path) -> Image | None:
     if reference == "host":
         return Image([Path("/")], is_host=True)
     if not reference.startswith("dir:"):
@@ -156,12 +138,20 @@ def _folder_image(reference: str) -> Image | None:
         raise InvalidArgument(f"image {reference!r}: the folder's path must be absolute", field="image")
     if not path.is_dir():
         raise CreateFailed(f"image {reference!r}: there is no such folder", reason="image_not_found")
-    return Image([path.resolve()])
+    path = path.resolve()
+    if home.resolve().is_relative_to(path):  # also "/": overlay refuses layers that lie within one another
+        raise InvalidArgument(
+            f"image {reference!r}: the folder holds Orchard's own state or is the machine's root",
+            field="image", hint="use the image host for this machine's own programs",
+        )  # fmt: skip
+    return Image([path])
 
 
 def _source(reference: str) -> _Source:
     if _DIGEST.fullmatch(reference):
         return _Source([reference], None)
+    if reference.startswith("sha256:"):
+        raise InvalidArgument(f"image {reference!r} is no digest: sha256: and 64 of 0-9 a-f", field="image")
     kind, colon, rest = reference.partition(":")
     if colon and kind in _FILES:
         return _file_source(reference, rest)
@@ -250,11 +240,3 @@ def _check_architecture(reference: str, config: Mapping[str, Any]) -> None:
 
 def _config_in(output: str) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads(output[output.index("{") : output.rindex("}") + 1]))
-
-
-def _copy_failed(reference: str, output: str, *, remote: bool) -> CreateFailed:
-    words = output.strip()[-500:]
-    reason = next((reason for word, reason in _WORDS if word in output), None)
-    reason = reason or ("image_not_found" if remote else "image_invalid")
-    hint = "log in with: skopeo login REGISTRY" if reason == "image_auth" else None
-    return CreateFailed(f"image {reference!r} could not be fetched: {words}", reason=reason, hint=hint)

@@ -1,0 +1,80 @@
+"""Why skopeo could not fetch an image, read from its words: it has one exit code for everything."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+
+from orchard.core.errors import CreateFailed
+from orchard.sandbox.local.process import Finished
+
+_WORDS = (
+    # skopeo exits with 1 whatever happened; these are its words, each with the sample it was taken from.
+    # "reading manifest 1 in localhost:5000/nope: manifest unknown: manifest unknown"
+    ("manifest unknown", "image_not_found"),
+    # "reading manifest 1 in localhost:5000/nope: name unknown: repository name not known to registry"
+    ("name unknown", "image_not_found"),
+    # "reading manifest latest in localhost:5000/private: unauthorized: authentication required"
+    ("unauthorized", "image_auth"),
+    # "reading manifest 1 in docker.io/nope/nope: errors: denied: requested access to the resource is denied"
+    ("access to the resource is denied", "image_auth"),
+    # 'no image found in manifest list for architecture amd64, variant "", OS linux'
+    ("no image found in manifest list for architecture", "wrong_arch"),
+    # 'no image found in image index for architecture amd64, variant "", OS linux'
+    ("no image found in image index for architecture", "wrong_arch"),
+    # 'initializing source docker-archive:a.tar:b:1: Tag "b:1" not found'
+    ('" not found', "image_not_found"),
+    # "no descriptor found for reference \"nope\""
+    ("no descriptor found for reference", "image_not_found"),
+)
+_NETWORK_WORDS = (
+    # "pinging container registry a.example: Get "https://a.example/v2/": dial tcp: lookup a.example: no such host"
+    "no such host",
+    # "dial tcp: lookup a.example on 127.0.0.1:53: server misbehaving"
+    "server misbehaving",
+    # "dial tcp: lookup a.example: Temporary failure in name resolution"
+    "Temporary failure in name resolution",
+    # "dial tcp 127.0.0.1:1: connect: connection refused"
+    "connect: connection refused",
+    # "dial tcp 192.0.2.1:443: connect: network is unreachable"
+    "connect: network is unreachable",
+    # "dial tcp 192.0.2.1:443: connect: no route to host"
+    "connect: no route to host",
+    # "dial tcp 192.0.2.1:443: i/o timeout"
+    "i/o timeout",
+)
+"""Of registries that did not answer; what they would have said of the image nobody knows."""
+
+_FATAL = re.compile(r'level=fatal msg=("(?:[^"\\]|\\.)*")')
+_HINTS = {
+    "image_auth": "log in with: skopeo login REGISTRY",
+    "registry_unreachable": "the image is not in this machine's store and its registry does not answer: check the name "
+    "and this machine's network or proxy; or bring the image as oci-archive:/FILE",
+}
+
+
+def copy_failed(reference: str, done: Finished, *, remote: bool) -> CreateFailed:
+    """Return the error that tells of skopeo's failure, with its message and what to do.
+
+    Args:
+        reference: the image as asked for.
+        done: how skopeo ended.
+        remote: its source is a registry.
+    """
+    words = _said(done.output)
+    reason = next((reason for word, reason in _WORDS if word in words), None)
+    if reason is None and remote:
+        silent = done.code == -9 or any(word in words for word in _NETWORK_WORDS)
+        reason = "registry_unreachable" if silent else "image_not_found"
+    reason = reason or "image_invalid"
+    words = words[-500:] or "skopeo ended without a word"
+    return CreateFailed(f"image {reference!r} could not be fetched: {words}", reason=reason, hint=_HINTS.get(reason))
+
+
+def _said(output: str) -> str:
+    """Return the message out of skopeo's log line (``time=… level=fatal msg="…"``), else all that it wrote."""
+    found = _FATAL.findall(output)
+    with contextlib.suppress(ValueError):  # quoted in Go's way, which is JSON's but for rare characters
+        return str(json.loads(found[-1])) if found else output.strip()
+    return str(found[-1][1:-1])
