@@ -205,7 +205,8 @@ def spec_of(image: str, options: SandboxOptions, *, heartbeat: float | None) -> 
     unknown = set(options) - set(SandboxOptions.__annotations__)
     if unknown:
         raise InvalidArgument(f"a sandbox has no option {', '.join(sorted(unknown))}", field=min(unknown))
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    # None leaves an option out, but the network: whether None is none or no limit, nobody could tell
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None or name == "network"}
     given |= {name: parse_size(given[name], name) for name in ("memory", "disk") if name in given}
     return SandboxSpec(image=image, heartbeat=heartbeat, **given).validated()
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, cast
 
 from orchard.core.errors import CommandFailed, CommandTimeout, InvalidArgument
 
@@ -19,6 +19,8 @@ Network = Literal["none", "open"]
 DEFAULT_TTL = 3600.0
 DEFAULT_MAX_TTL = 86400.0
 DEFAULT_PIDS = 4096
+LEAST_PIDS = 2
+"""With fewer no command can start: starting one takes a moment's process beside it."""
 DEFAULT_RUN_TIMEOUT = 300.0
 DEFAULT_OUTPUT_LIMIT = 1 << 20
 DEFAULT_CREATE_TIMEOUT = 300.0
@@ -67,8 +69,9 @@ def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return ``labels`` if each obeys Kubernetes' label syntax.
 
     Raises:
-        InvalidArgument: one does not.
+        InvalidArgument: one does not, or they are no mapping of texts.
     """
+    _check_mapping(labels, "labels")
     for key, value in labels.items():
         prefix, slash, name = key.rpartition("/")
         if not _LABEL_NAME.fullmatch(name) or (slash and not _LABEL_PREFIX.fullmatch(prefix)):
@@ -78,6 +81,14 @@ def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
                 f"label {key!r}: {value!r} is not a Kubernetes label value (<= 63 of A-Z a-z 0-9 . _ -)", field="labels"
             )
     return dict(labels)
+
+
+def _check_mapping(value: object, name: str) -> None:
+    if not isinstance(value, Mapping):  # never shown: values may be secrets
+        raise InvalidArgument(f"{name} must map names to texts, and not be {type(value).__name__}", field=name)
+    for key in cast("Mapping[object, object]", value):
+        if not isinstance(key, str):
+            raise InvalidArgument(f"{name} must map names to texts, and {key!r} is no text", field=name)
 
 
 class State(StrEnum):
@@ -103,13 +114,14 @@ class SandboxSpec:
     disk: int | None = None
     """Bytes of changes, or None for no limit."""
     pids: int = DEFAULT_PIDS
-    """Most processes and threads at once."""
+    """Most processes and threads at once; at least ``LEAST_PIDS``."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to the image's ENV for every command."""
     user: str | None = None
-    """``name``, ``uid`` or ``uid:gid``; None is the image's USER."""
+    """``name``, ``uid`` or ``uid:gid``; None is the image's USER. Each command looks a name up in
+    the sandbox, which may gain it later; until then commands raise ``CommandNotStarted(user_unknown)``."""
     workdir: str | None = None
-    """None is the image's WORKDIR."""
+    """An absolute path; None is the image's WORKDIR."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Kubernetes label syntax on every backend."""
     network: Network = "none"
@@ -144,16 +156,23 @@ class SandboxSpec:
             value = getattr(self, name)
             if value is not None:
                 parse_size(value, name)
-        if isinstance(self.pids, bool) or not isinstance(self.pids, int) or self.pids < 1:
-            raise InvalidArgument(f"pids must be a positive number, not {self.pids!r}", field="pids")
+        if isinstance(self.pids, bool) or not isinstance(self.pids, int) or self.pids < LEAST_PIDS:
+            raise InvalidArgument(f"pids must be a number from {LEAST_PIDS} on, not {self.pids!r}", field="pids")
         self._check_times()
         check_labels(self.labels)
-        for key, value in self.env.items():
-            if not key or "=" in key or "\0" in key or not isinstance(value, str) or "\0" in value:
-                raise InvalidArgument(f"env {key!r} is not a variable name with a text value", field="env")
+        self._check_process()
         if self.network not in ("none", "open"):
             raise InvalidArgument(f"network must be 'none' or 'open', not {self.network!r}", field="network")
         return self
+
+    def _check_process(self) -> None:
+        _check_mapping(self.env, "env")
+        for key, value in self.env.items():
+            if not key or "=" in key or "\0" in key or not isinstance(value, str) or "\0" in value:
+                raise InvalidArgument(f"env {key!r} is not a variable name with a text value", field="env")
+        workdir = self.workdir
+        if workdir is not None and (not isinstance(workdir, str) or workdir[:1] != "/" or "\0" in workdir):
+            raise InvalidArgument(f"workdir must be an absolute path such as '/work', not {workdir!r}", field="workdir")
 
     def _check_times(self) -> None:
         check_seconds(self.max_ttl, "max_ttl")

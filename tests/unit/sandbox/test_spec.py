@@ -1,0 +1,30 @@
+"""What a sandbox may be asked to be: each field that is not sane is refused by name."""
+
+from typing import Any
+
+import pytest
+
+from orchard.core.errors import InvalidArgument
+from orchard.sandbox.orchard import spec_of
+from orchard.sandbox.types import LEAST_PIDS, SandboxSpec
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("workdir", "work"), ("workdir", ""), ("workdir", "/a\0b"), ("workdir", 5), ("env", ["a"]), ("env", {5: "a"}),
+        ("labels", ["a"]), ("labels", {5: "a"}), ("network", None), ("pids", LEAST_PIDS - 1), ("pids", True),
+    ],
+)  # fmt: skip
+def test_an_option_that_is_not_sane_is_refused_by_name(field: str, value: Any) -> None:
+    options: Any = {field: value}
+    for make in (lambda: SandboxSpec("host", **options).validated(), lambda: spec_of("host", options, heartbeat=None)):
+        with pytest.raises(InvalidArgument) as refused:
+            make()
+        assert refused.value.field == field
+
+
+def test_what_is_left_out_or_sane_passes() -> None:
+    options: Any = {"env": None, "labels": {"a": "b"}, "workdir": "/work", "pids": LEAST_PIDS, "network": "none"}
+    spec = spec_of("host", options, heartbeat=None)
+    assert (spec.env, spec.labels, spec.workdir, spec.pids) == ({}, {"a": "b"}, "/work", LEAST_PIDS)
