@@ -16,7 +16,7 @@ from tests.support import toy
 from tests.support.toy import IDLE, MEND, Flaky, Toy, scripted
 from tests.support.waiting import until
 
-from orchard.core.errors import MachineUnfit, SandboxGone, Unavailable
+from orchard.core.errors import Conflict, MachineUnfit, SandboxGone, Unavailable
 from orchard.evals.run import Plan, evaluate
 from orchard.gateway import Delta, EngineRequest, EngineUnavailable, Final
 from orchard.harness.registry import HARNESSES
@@ -115,6 +115,24 @@ async def test_a_rollout_that_fails_for_good_is_a_record_and_its_siblings_go_on(
     ] * 2
     assert [row.reward for row in records(tmp_path) if row.harness == "bash-loop"] == [1.0, 1.0]
     assert [row.metrics.failures for row in report.rows if row.harness == "flaky"] == [{"harness": 2}]
+
+
+async def test_a_run_that_is_resumed_with_other_settings_is_refused_and_a_larger_one_is_not(
+    orchard: Orchard, tmp_path: Path
+) -> None:
+    plan = toy.plan(tmp_path, 1, MEND)
+    await evaluate(plan, orchard)
+    other = Toy("toy-0", TaskLimits(turns=6, seconds=60, command_seconds=30))
+    for changed, words in (
+        (replace(plan, config={"bash-loop": {"system": "Be quick."}}), "harness bash-loop: options"),
+        (replace(plan, policies=[replace(MEND, sampling={"top_p": 1})]), "policy mend: sampling"),
+        (replace(plan, sources=[other]), "task toy-0: limits"),
+    ):
+        with pytest.raises(Conflict, match=words):
+            await evaluate(changed, orchard)
+    assert len(records(tmp_path)) == 1
+    await evaluate(replace(toy.plan(tmp_path, 2, MEND, IDLE), attempts=2), orchard)
+    assert len(records(tmp_path)) == 8
 
 
 class Away:

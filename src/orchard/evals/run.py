@@ -88,6 +88,14 @@ class Plan:
         """Return the number of different jobs."""
         return len({job.rollout_id("") for jobs in (self.first(), self.jobs()) for job in jobs})
 
+    def facts(self) -> dict[str, dict[str, Any]]:
+        """Return what decides the results beside the tasks, as ``Facts.hold`` takes it."""
+        harnesses = {f"harness {name}": {"options": dict(self.config.get(name, {}))} for name in self.harnesses}
+        return harnesses | {
+            f"policy {one.name}": {"model": one.model, "sampling": dict(one.sampling), "script": one.script}
+            for one in self.policies
+        }
+
     def options(self, harness: str, one: Policy) -> dict[str, Any]:
         """Return what ``harness`` is given when ``one`` answers it."""
         return dict(self.config.get(harness, {})) | ({"sampling": dict(one.sampling)} if one.sampling else {})
@@ -100,7 +108,7 @@ async def evaluate(plan: Plan, orchard: Orchard, observe: Observe = lambda _: No
     """Run ``plan`` to its end, write ``report.json`` and ``report.html`` into its folder, return the report.
 
     Raises:
-        Conflict: another process works on the folder.
+        Conflict: another process works on the folder, or it holds rollouts made with other settings.
         InvalidArgument: the plan is wrong.
         StoreFailed: a record could not be written; the same plan again goes on from there.
     """
@@ -109,6 +117,8 @@ async def evaluate(plan: Plan, orchard: Orchard, observe: Observe = lambda _: No
     with open_run(plan.folder) as folder:
         async with Gateway(folder.store, {}) as gateway:
             engine = RolloutEngine(folder, orchard, gateway, plan.bounds, observe)
+            folder.facts.hold(plan.facts())
+            await engine.unchanged(plan.sources)
             proofs = plan.first()
             if proofs:
                 await engine.run(proofs, ahead=proofs)

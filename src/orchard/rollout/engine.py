@@ -21,11 +21,13 @@ from orchard.harness.registry import create_harness
 from orchard.rollout.attempt import Attempts, Tried
 from orchard.rollout.boundary import RolloutFailed, boundary
 from orchard.rollout.closing import Progress, closing_record
+from orchard.rollout.facts import task_facts
 from orchard.rollout.folder import RunFolder
 from orchard.rollout.jobs import Bounds, Event, Job, Observe, pause
 from orchard.rollout.prepare import Preparation
 from orchard.sandbox import Orchard
 from orchard.tasks.model import Task
+from orchard.tasks.protocol import TaskSource
 from orchard.trajectories import Failure
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class RolloutEngine:
             MachineUnfit: this machine lacks something that every rollout needs; nothing is closed for it.
             Unavailable: ``give_up`` rollouts in a row failed for good.
             InvalidArgument: no such harness.
+            Conflict: a task is no longer what it was when the run began.
         """
         await sweep(self._orchard, self._folder.id)
         closed = self._folder.closed()
@@ -103,6 +106,7 @@ class RolloutEngine:
             with boundary("harness"):
                 harness, progress.harness_version = await self._harness(job.harness)
             progress.task = task = await self._preparation.task(job)
+            self._folder.facts.hold({f"task {job.source.id}": task_facts(task)})
             progress.prepare_seconds = time.monotonic() - start
             self._observe(Event("started", job))
             await self._until_done(progress, task, harness)
@@ -124,6 +128,23 @@ class RolloutEngine:
             )
             hint = "mend that; the same command goes on with the rollouts that are open"
             raise Unavailable(words, reason=failure.reason, hint=hint)
+
+    async def unchanged(self, sources: Iterable[TaskSource]) -> None:
+        """Return if each task that the run has used before is what it was then; preparing those again is quick.
+
+        Raises:
+            Conflict: one is not; the message says what of it.
+        """
+        for source in sources:
+            if not self._folder.facts.knows(f"task {source.id}"):
+                continue
+            try:
+                with boundary("prepare"):
+                    task = await source.prepare(self._orchard)
+            except RolloutFailed as error:  # its open rollouts meet the same trouble, and are closed with it
+                log.warning("task %s could not be compared with what the run was made with: %s", source.id, error)
+                continue
+            self._folder.facts.hold({f"task {source.id}": task_facts(task)})
 
     async def _until_done(self, progress: Progress, task: Task, harness: Harness) -> None:
         """Try until one try ends without trouble, or no further one is due."""

@@ -12,7 +12,10 @@ from pathlib import Path
 
 from orchard.core.errors import Conflict, InvalidArgument
 from orchard.core.ids import check_id, new_id
+from orchard.rollout.facts import Facts
 from orchard.trajectories import RolloutRecord, Store
+
+FACTS = "facts.jsonl"
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,8 @@ class RunFolder:
     path: Path
     id: str
     store: Store
+    facts: Facts
+    """What its closed rollouts were made with."""
 
     @property
     def scratch(self) -> Path:
@@ -60,7 +65,9 @@ def open_run(path: Path) -> Iterator[RunFolder]:
         (path / "scratch").mkdir()
         try:
             with Store(path / "store") as store:
-                yield RunFolder(path, run_id, store)
+                if next(store.rollouts("run = ?", [run_id], limit=1), None) is None:
+                    (path / FACTS).unlink(missing_ok=True)  # nothing was made with them
+                yield RunFolder(path, run_id, store, Facts(path / FACTS))
         finally:
             shutil.rmtree(path / "scratch", ignore_errors=True)
 
@@ -75,7 +82,7 @@ def read_run(path: Path) -> Iterator[RunFolder]:
     if not (path / "run.json").is_file():
         raise InvalidArgument(f"{path} holds no run", field="run", hint="give the folder that --run named")
     with Store(path / "store") as store:
-        yield RunFolder(path, _identity(path / "run.json"), store)
+        yield RunFolder(path, _identity(path / "run.json"), store, Facts(path / FACTS))
 
 
 def _identity(file: Path) -> str:

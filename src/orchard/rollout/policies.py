@@ -40,6 +40,8 @@ class Policy:
     """What a script's author says of it; None for a model, which may do either."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Parameters of each request that the harness is told to send."""
+    script: str = ""
+    """What it plays, where it plays a script: a resumed run refuses another under the same name."""
     check: Callable[[], Awaitable[None]] | None = None
     """Raises ``Unavailable`` if nothing answers where its engine asks; awaited once, before a run."""
     close: Callable[[], Awaitable[None]] | None = None
@@ -101,7 +103,8 @@ def policy(name: str) -> Policy:
             f"no policy {name!r}", field="policy", hint=f"known: {', '.join(BUILT_IN)}, or script:FILE.toml"
         )
     script = load_script(path)
-    return Policy(name if path.parent == SCRIPTS else f"script:{path.stem}", "script", script.engine, script.expect)
+    shown = name if path.parent == SCRIPTS else f"script:{path.stem}"
+    return Policy(shown, "script", script.engine, script.expect, script=script.model_dump_json(exclude={"about"}))
 
 
 def model_policy(base_url: str, model: str, api_key: str, sampling: Mapping[str, Any] | None = None) -> Policy:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchard.core.errors import Conflict, InvalidArgument
+from orchard.rollout.facts import Facts
 from orchard.rollout.folder import open_run, read_run
 
 HOLD = """
@@ -59,3 +60,22 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(InvalidArgument, match="holds no run"), read_run(tmp_path / "nowhere"):
         pass
+
+
+def test_facts_are_kept_and_another_setting_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "facts.jsonl"
+    Facts(file).hold({"policy m": {"model": "m", "sampling": {"top_p": 1}}})
+    with file.open("a") as cut:
+        cut.write('["task t", {"ima')
+    Facts(file).hold({"policy m": {"model": "m", "sampling": {"top_p": 1}}, "policy n": {"model": "n"}})
+    kept = Facts(file)
+    assert (kept.knows("policy n"), kept.knows("task t")) == (True, False)
+    with pytest.raises(Conflict, match=r"\(policy m: sampling\) — choose another --run folder"):
+        kept.hold({"policy o": {}, "policy m": {"model": "m", "sampling": {}}})
+    assert not Facts(file).knows("policy o"), "a refused plan leaves nothing"
+
+
+def test_facts_of_a_run_that_made_nothing_bind_nobody(tmp_path: Path) -> None:
+    for options in ({"a": 1}, {"a": 2}):
+        with open_run(tmp_path) as run:
+            run.facts.hold({"harness h": {"options": options}})
