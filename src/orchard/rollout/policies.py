@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import aiohttp
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from orchard.core.errors import InvalidArgument, Unavailable
 from orchard.gateway.engine import Engine
@@ -22,6 +23,9 @@ from orchard.tasks.model import Task
 
 GOLD, NOOP = "gold", "noop"
 SCRIPTS = Path(__file__).with_name("scripts")
+PLACEHOLDERS = ("workdir", "submit", "gold_file", "gold_files", "save_gold_patch", "apply_gold_patch")
+_BRACED = re.compile(r"(?<!\$)(?:\{\{([a-z_]+)\}\}|\{([a-z_]+)\})")
+"""``{{word}}`` or ``{word}``, but not the shell's ``${word}``."""
 _PATCH = "/tmp/gold.patch"
 _END = "END_OF_PATCH"
 _APPLY = f"{{ git -c safe.directory='*' apply --whitespace=nowarn {_PATCH} 2>/dev/null || patch -p1 -s -i {_PATCH}; }}"
@@ -55,7 +59,16 @@ class Step(BaseModel):
 
     say: str = ""
     run: str
-    """A bash command, with placeholders in braces: see ``placeholders``."""
+    """A bash command, with placeholders in braces: see ``placeholders``. ``{{word}}`` stands for ``{word}`` itself."""
+
+    @field_validator("run")
+    @classmethod
+    def _known(cls, run: str) -> str:
+        unknown = [match[0] for match in _BRACED.finditer(run) if match[2] and match[2] not in PLACEHOLDERS]
+        if unknown:
+            words = f"there is no placeholder {unknown[0]} (there are {', '.join(PLACEHOLDERS)})"
+            raise ValueError(f"{words}; write {{{unknown[0]}}} for the text itself")
+        return run
 
 
 class Script(BaseModel):
@@ -108,15 +121,36 @@ def policy(name: str) -> Policy:
 
 
 def model_policy(base_url: str, model: str, api_key: str, sampling: Mapping[str, Any] | None = None) -> Policy:
-    """Return a policy that asks ``model`` at any OpenAI-compatible server (``base_url`` with its ``/v1``)."""
+    """Return a policy that asks ``model`` at any OpenAI-compatible server (``base_url`` with its ``/v1``).
+
+    Raises:
+        InvalidArgument: ``base_url`` is no address.
+    """
     from orchard.gateway.engines.openai import OpenAIEngine
 
+    check_url(base_url)
     engine = OpenAIEngine(base_url, api_key=api_key)
 
     async def check() -> None:
         await check_server(base_url)
 
     return Policy(model, model, lambda task: engine, sampling=sampling or {}, check=check, close=engine.close)
+
+
+def check_url(base_url: str) -> None:
+    """Return if ``base_url`` can be the address of a model server.
+
+    Raises:
+        InvalidArgument: it cannot.
+    """
+    try:
+        parts = urlsplit(base_url)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of its port or its IPv6 address
+        whole = False
+    if not whole:
+        hint = "give one such as http://127.0.0.1:8000/v1"
+        raise InvalidArgument(f"{base_url!r} is no URL of a model server", field="base_url", hint=hint)
 
 
 async def check_server(base_url: str) -> None:
@@ -164,8 +198,7 @@ def _saving(patch: str) -> str:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    names = "|".join(values)
-    return re.sub(rf"\{{({names})\}}", lambda match: values[match[1]], text)
+    return _BRACED.sub(lambda match: values[match[2]] if match[2] else f"{{{match[1]}}}", text)
 
 
 BUILT_IN = (GOLD, NOOP, "script:hardcode", "script:edit-tests", "script:commit-and-fix")

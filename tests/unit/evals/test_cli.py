@@ -26,6 +26,9 @@ def test_a_model_server_that_is_not_there_is_told_at_once(
     ("words", "says"),
     [
         (["--policy", "goldd"], "no policy 'goldd'"),
+        (["--model", "m", "--base-url", "notaurl"], "'notaurl' is no URL of a model server"),
+        (["--model", "m", "--base-url", "http://:8000/v1"], "is no URL of a model server"),
+        (["--model", "m", "--base-url", "http://h:port/v1"], "is no URL of a model server"),
         (["--model", "m"], "--model needs --base-url"),
         ([], "give --policy, or --model with --base-url"),
         (["--policy", "gold", "--harness", "mini"], "no harness 'mini'"),

@@ -9,7 +9,7 @@ import pytest
 from orchard.core.errors import InvalidArgument
 from orchard.gateway import EngineRequest
 from orchard.harness.protocol import SUBMIT_MARKER
-from orchard.rollout.policies import BUILT_IN, policy
+from orchard.rollout.policies import BUILT_IN, PLACEHOLDERS, placeholders, policy
 from orchard.tasks.model import GraderSpec, Task
 
 PATCH = """\
@@ -95,3 +95,22 @@ def test_a_broken_script_says_where(tmp_path: Path) -> None:
     file.write_text('about = "x"\nexpect = "maybe"\n[[steps]]\nrun = "ls"\n')
     with pytest.raises(InvalidArgument, match=r"mine\.toml is no script.*expect"):
         policy(f"script:{file}")
+
+
+def test_the_placeholders_are_those_a_script_is_filled_with() -> None:
+    assert tuple(placeholders(task())) == PLACEHOLDERS
+
+
+def test_an_unknown_placeholder_is_refused_when_the_script_is_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('about = "x"\nexpect = "fail"\n[[steps]]\nrun = "cd {workdir}; echo {nope}"\n')
+    with pytest.raises(InvalidArgument, match=r"steps.0.run: .*no placeholder \{nope\} .*write \{\{nope\}\} for"):
+        policy(f"script:{file}")
+
+
+async def test_braces_of_the_shell_and_doubled_ones_are_no_placeholders(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    run = "awk '{{print}}' ${file} ${workdir} {a,b} {workdir}; echo {submit}"
+    file.write_text(f'about = "x"\nexpect = "fail"\n[[steps]]\nrun = "{run}"\n')
+    want = f"awk '{{print}}' ${{file}} ${{workdir}} {{a,b}} /testbed; echo {SUBMIT_MARKER}"
+    assert await commands(f"script:{file}", task()) == [want]
