@@ -202,10 +202,16 @@ mv /usr/share/perl5 /usr/share/moved; python3 -c "import os; os.setxattr('/work'
 dd if=/dev/urandom of=/big bs=1M count=100 status=none; sha256sum < /big
 """
     made = await box.run(script)
+    storage = Storage(backend.settings.home, find_powers())
+    base = storage.find([debian_image])
+    assert base is not None
+    assert storage.buildah("from", "--pull-never", "--name", "commit-sb-killed", base.id).code == 0
+    assert storage.containers() == ["commit-sb-killed"]  # of a commit whose process was killed
     began = time.monotonic()
     name = f"{box.id}-done"
     digest = await box.commit(name)
     assert time.monotonic() - began < 30
+    assert storage.containers() == []
     assert (await orchard.get(box.id)).reason == "deleted"
     assert left(box.id) == []
     with pytest.raises(SandboxGone):
@@ -221,7 +227,7 @@ python3 -c "import os; print(os.getxattr('/work', 'user.note').decode())"; echo 
         expected = "new\n/usr/share/moved\n2751 5:6\ninner\nkept\nC.UTF-8\n" + made.check().text
         assert (await child.run(check)).text == expected
         await child.delete()
-    Storage(backend.settings.home, find_powers()).buildah("rmi", digest.removeprefix("sha256:"))
+    storage.buildah("rmi", digest.removeprefix("sha256:"))
 
 
 async def test_two_homes_that_want_one_image_fetch_it_once_each(

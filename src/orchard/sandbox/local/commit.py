@@ -13,6 +13,8 @@ from orchard.sandbox.local.records import Record, Store
 from orchard.sandbox.local.storage import Storage
 
 _COPY_SECONDS = 600.0
+_CONTAINER = "commit-"
+"""Put before a sandbox's id: the name of the container of its commit."""
 
 
 class Committer:
@@ -57,13 +59,21 @@ class Committer:
         stored = self._storage.find([base])
         if stored is None:
             raise NotFound(f"the image {base} of sandbox {record.id} is no longer in the store")
-        container = f"commit-{record.id}"
+        self._clear()
+        container = _CONTAINER + record.id
         _done("from", self._storage.buildah("from", "--pull-never", "--name", container, stored.id))
         try:
             self._lay(self._store.folder(record.id) / "upper", self._storage.layer_of(container))
             _done("commit", self._storage.buildah("commit", "--quiet", "--format", "oci", container, full))
         finally:
             _done("rm", self._storage.buildah("rm", container))
+
+    def _clear(self) -> None:
+        """Remove the containers of commits whose process was killed: their sandboxes' folders are gone."""
+        for name in self._storage.containers():
+            sandbox_id = name.removeprefix(_CONTAINER)
+            if name.startswith(f"{_CONTAINER}sb-") and not self._store.folder(sandbox_id).exists():
+                self._storage.buildah("rm", name)  # where it fails, another commit was first or the next tries again
 
     def _lay(self, upper: Path, layer: Path) -> None:
         """Put the changes where buildah keeps those of its container: both have overlay's own form."""

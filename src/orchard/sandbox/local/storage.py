@@ -98,10 +98,16 @@ class Storage:
 
     def layer_of(self, container: str) -> Path:
         """Return the folder in which the store keeps the changes of a container of buildah's."""
-        text = (self.root / "overlay-containers" / "containers.json").read_text()
-        known = cast("list[Json]", json.loads(text))
-        layer = next(str(each["layer"]) for each in known if container in each.get("names", ()))
+        layer = next(str(each["layer"]) for each in self._containers() if container in each.get("names", ()))
         return self.root / "overlay" / layer / "diff"
+
+    def containers(self) -> list[str]:
+        """Return the names of buildah's containers in this store."""
+        return [str(name) for each in self._containers() for name in each.get("names", ())]
+
+    def _containers(self) -> list[Json]:
+        path = self.root / "overlay-containers" / "containers.json"
+        return cast("list[Json]", json.loads(path.read_text() or "[]")) if path.exists() else []
 
     def _read(self) -> tuple[list[Json], dict[str, Json]]:
         """Return images and layers, parsed again only after a change."""
