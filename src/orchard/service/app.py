@@ -12,8 +12,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
-from orchard.core.errors import Conflict, InternalError, InvalidArgument, NotFound, OrchardError
+from orchard.core.errors import InternalError, InvalidArgument, NotFound, OrchardError
 from orchard.sandbox.protocol import Backend
 from orchard.sandbox.remote.models import ProblemBody
 from orchard.service.control import Control
@@ -32,6 +33,7 @@ from orchard.service.tunnels import Tunnels
 from orchard.service.wireroutes import problem_response, wire_paths
 
 _SWEEP_EVERY = 30.0
+_METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 _CREATE_GRACE = 5.0  # seconds that creates under way have when the service stops; a client's retry makes them anew
 
 
@@ -132,11 +134,25 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if error.status_code == HTTPStatus.NOT_FOUND:
         return _answer(request, NotFound(f"no route {what}", hint="see /openapi.json"))
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        answer = _answer(request, Conflict(f"no such method: {what}", reason="method", hint="see /openapi.json"))
-        answer.status_code = error.status_code
-        answer.headers.update(error.headers or {})
+        answer = _answer(request, _NoMethod(f"no such method: {what}", reason="method", hint="see /openapi.json"))
+        answer.headers["allow"] = ", ".join(_methods(request))
         return answer
     return _answer(request, InvalidArgument(str(error.detail)))
+
+
+class _NoMethod(InvalidArgument):
+    """The route has no such method."""
+
+    status = HTTPStatus.METHOD_NOT_ALLOWED.value
+
+
+def _methods(request: Request) -> list[str]:
+    """Return the methods that some route has for the request's path; each route knows its own only."""
+    scopes = [{**request.scope, "method": method} for method in _METHODS]
+    return [
+        scope["method"] for scope in scopes
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+    ]  # fmt: skip
 
 
 async def _fault(request: Request, error: Exception) -> Response:

@@ -125,6 +125,17 @@ async def test_listing_goes_in_pages(http: aiohttp.ClientSession, orchard: Orcha
     await asyncio.gather(*(box.delete() for box in boxes))
 
 
+async def test_a_method_that_a_route_lacks_is_405_with_those_it_has(http: aiohttp.ClientSession) -> None:
+    for method, path, allowed in [
+        ("PATCH", "/v1/sandboxes", "GET, POST"),
+        ("PUT", "/v1/sandboxes/sb-1", "DELETE, GET"),
+    ]:
+        async with http.request(method, path) as answer:
+            body = await answer.json()
+        assert (answer.status, answer.headers["allow"]) == (405, allowed)
+        assert (body["status"], body["code"]) == (405, "invalid_argument")
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
