@@ -18,11 +18,17 @@ def render(report: Report) -> RenderableType:
     """Return the table, then what is to be known beside it: refused tasks, surprises, how the intervals are made."""
     columns = _columns(report)
     table = Table(
-        title=escape(report.title), title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
+        title=escape(report.title),
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
     )
     for name in columns:
         text = name in ("harness", "policy", "must")
-        table.add_column(name, justify="left" if text else "right", no_wrap=name not in ("pass@k", "pass^k"))
+        # folded where it does not fit, the widest first, and never cut: two rows must not look alike
+        table.add_column(name, justify="left" if text else "right", no_wrap=name == "passed", overflow="fold")
     for row in report.rows:
         table.add_row(*(escape(text(row)) for text in columns.values()))
     return Group(table, *(Text.from_markup(line) for line in _notes(report)))

@@ -67,3 +67,25 @@ def test_a_script_that_does_otherwise_than_it_says_is_a_surprise(make_record: Ma
     rows = [make_record(1.0, policy="script:hardcode", labels={"expect": "fail"})]
     report = build_report("run-1", "Title", rows, validated=False)
     assert [cell.policy for cell in report.surprises] == ["script:hardcode"]
+
+
+def test_at_80_columns_long_names_are_folded_not_cut(make_record: Make) -> None:
+    long = "organisation/a-model-with-a-long-name-"
+    names = [f"{long}{size}-instruct" for size in ("7b", "70b")]
+    rows = [
+        make_record(reward, harness=harness, policy=policy, attempt=attempt, failure=AWAY if reward is None else None,
+                    labels={"expect": "fail"})
+        for harness in ("bash-loop", "mini-swe-agent") for policy in names
+        for attempt, reward in enumerate((1.0, 0.0, 1.0, None))
+    ]  # fmt: skip
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(render(build_report("run-1", "Title", rows, validated=False)))
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in shown.getvalue()
+    head = next(line for line in lines if "harness" in line and "policy" in line)
+    start, end = head.index("policy"), head.index("must")
+    assert {"harness", "policy", "must", "passed", "pass@k"} <= set(head.split())
+    assert "judged" in shown.getvalue(), "the last column is there"
+    folded = "".join(line[start:end].strip() for line in lines)
+    assert [folded.count(name) for name in names] == [2, 2]
