@@ -19,7 +19,8 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="List, show and export recorded trajectories.",
     epilog=console.EXIT_CODES,
 )  # fmt: skip
-Folder = Annotated[Path | None, typer.Option("--store", help="Folder of the store.")]
+COLUMNS = ("ID", "RUN", "TASK", "ATTEMPT", "HARNESS", "POLICY", "MODEL", "REWARD", "FAILURE", "TURNS", "SECONDS")
+Folder = Annotated[Path | None, typer.Option("--store", help="Folder of a store, or of a run.")]
 Where = Annotated[
     str, typer.Option(help="SQL condition on id, run, task, harness, model, reward, failure, turns … of a rollout.")
 ]
@@ -27,9 +28,10 @@ Where = Annotated[
 
 def _open(folder: Path | None) -> Store:
     folder = folder or data_dir() / "trajectories"
-    if not folder.is_dir():
-        raise NotFound(f"there is no store in {folder}", hint="name it with --store")
-    return Store(folder)
+    for place in (folder, folder / "store"):
+        if (place / "segments").is_dir():
+            return Store(place)
+    raise NotFound(f"there is no store in {folder}", hint="name it, or the folder of a run, with --store")
 
 
 @app.command("ls", epilog=console.EXIT_CODES)
@@ -41,22 +43,21 @@ def list_(
 ) -> None:
     """List rollouts, oldest first.
 
-    Example: orchard trajectories ls --where "reward = 1 AND harness = 'bash'"
+    Example: orchard trajectories ls --where "reward = 1 AND harness = 'bash-loop'"
     """
     with _open(store) as opened:
         rows = list(opened.rollouts(where, limit=limit))
     if json:
         console.out_json([asdict(row) for row in rows])
         return
-    columns = ("ID", "RUN", "TASK", "TRY", "HARNESS", "MODEL", "REWARD", "FAILURE", "TURNS", "SECONDS")
-    console.out_table(columns, [_cells(row) for row in rows])
+    console.out_table(COLUMNS, [_cells(row) for row in rows])
 
 
 def _cells(row: RolloutRow) -> tuple[str, ...]:
     reward = "missing" if row.reward is None else f"{row.reward:g}"
     return (
-        row.id, row.run, row.task, str(row.attempt), row.harness, row.model, reward, row.failure or "-",
-        str(row.turns), f"{row.seconds:.1f}",
+        row.id, row.run, row.task, str(row.attempt), row.harness, row.policy, row.model, reward,
+        row.failure or "-", str(row.turns), f"{row.seconds:.1f}",
     )  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def show(
         return
     if found.rollout is not None:
         facts = found.rollout.model_dump(mode="json", exclude_none=True)
-        for name in ("id", "run", "task", "attempt", "harness", "model", "stop", "failure"):
+        for name in ("id", "run", "task", "attempt", "harness", "policy", "model", "stop", "failure"):
             if facts.get(name) not in (None, ""):
                 console.out(f"{name:<10}{facts[name]}")
     for branch in found.branches():
