@@ -17,9 +17,9 @@ File = Annotated[Path | None, typer.Option("--keys", help="The keys file; by def
 
 @app.callback()
 def _group() -> None:
-    """API keys of `orchard serve`.
+    r"""API keys of `orchard serve`.
 
-    The file holds one [[keys]] table a key: name, sha256 (of the key), tenant, and where wanted quota (sandboxes alive
+    The file holds one [\[keys]] table a key: name, sha256 (of the key), tenant, and where wanted quota (sandboxes alive
     at once, for the whole tenant) and rate (requests a second). To revoke a key delete its table; a running service
     follows within a second.
     """

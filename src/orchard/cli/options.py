@@ -25,6 +25,9 @@ Idle = Annotated[float | None, typer.Option(help="Seconds without activity until
 Timeout = Annotated[float | None, typer.Option(help="Seconds until the command and its tree are killed.")]
 Stdin = Annotated[bool, typer.Option("--stdin", "-i", help="Pass this program's stdin on.")]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Print the process's id and leave it running.")]
+RetryBroken = Annotated[
+    bool, typer.Option("--retry-broken", help="Run again what infrastructure broke for good in this run.")
+]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Url = Annotated[
     str | None,
@@ -36,9 +39,14 @@ def pairs(given: Sequence[str], field: str) -> dict[str, str]:
     """Return ``["A=b"]`` as a mapping.
 
     Raises:
-        InvalidArgument: one has no ``=``.
+        InvalidArgument: one has no ``=``, or a name comes twice.
     """
+    found: dict[str, str] = {}
     for pair in given:
-        if "=" not in pair:
+        name, sign, value = pair.partition("=")
+        if not sign:
             raise InvalidArgument(f"--{field} takes NAME=VALUE, not {pair!r}", field=field)
-    return dict(pair.split("=", 1) for pair in given)
+        if name in found:
+            raise InvalidArgument(f"--{field} {name} is given twice", field=field)
+        found[name] = value
+    return found

@@ -48,9 +48,9 @@ def shown(info: SandboxInfo) -> dict[str, Any]:
 def options_of(**given: Any) -> SandboxOptions:
     """Return what was given, for ``Orchard.create``."""
     facts = {name: value for name, value in given.items() if value not in (None, [], ())}
-    for name in ("env", "labels"):
+    for name, option in (("env", "env"), ("labels", "label")):
         if name in facts:
-            facts[name] = pairs(facts[name], name)
+            facts[name] = pairs(facts[name], option)
     return SandboxOptions(**facts)
 
 
