@@ -15,7 +15,7 @@ import typer
 
 from orchard.cli import console
 from orchard.core.config import data_dir
-from orchard.core.errors import InvalidArgument, Unavailable
+from orchard.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from orchard.service.server import Server
@@ -81,17 +81,14 @@ def serve(
     config = configure(service.app, host=host, port=port, certificate=tls_certificate, key=tls_key)
     server = Server(config, service.stopping, listening)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(_serve(server, host))
+        runner.run(_serve(server))
 
 
-async def _serve(server: Server, host: str) -> None:
+async def _serve(server: Server) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.stop)
-    try:
-        await server.serve()
-    except SystemExit as error:  # uvicorn's word for: the address cannot be had; its log says why
-        raise Unavailable(f"cannot listen on {host}", hint="is the port taken? Choose another with --port") from error
+    await server.serve()
 
 
 def _first_key(path: Path) -> None:

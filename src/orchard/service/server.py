@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import logging
+import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from orchard.core.errors import Unavailable
 
 _GRACE = 8.0  # seconds that answers under way have to end once the service stops
 _MOST_HEAD = 1 << 18  # bytes of a request's head, not counting its first piece
@@ -72,6 +77,25 @@ def arm_trailers(scope: Any, trailers: list[tuple[bytes, bytes]]) -> None:
         transport.trailers = list(trailers)
 
 
+@contextlib.contextmanager
+def _refusals() -> Generator[list[OSError]]:
+    """Keep the errors that uvicorn logs out of its log, and yield the list of them."""
+    found = list[OSError]()
+
+    def keep(record: logging.LogRecord) -> bool:
+        if isinstance(record.msg, OSError):
+            found.append(record.msg)
+            return False
+        return True
+
+    log = logging.getLogger("uvicorn.error")
+    log.addFilter(keep)
+    try:
+        yield found
+    finally:
+        log.removeFilter(keep)
+
+
 class Server(uvicorn.Server):
     """A uvicorn server that says when it begins to stop.
 
@@ -98,10 +122,25 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: Any = None) -> None:
-        """Begin to serve."""
-        await super().startup(sockets)
+        """Begin to serve.
+
+        Raises:
+            Unavailable: the address cannot be had; it is named, and why.
+        """
+        with _refusals() as refused:
+            try:
+                await super().startup(sockets)
+            except SystemExit as error:  # uvicorn's word for it, after the reason went to its log
+                raise self._cannot_listen(refused) from error
         if self.started and self._listening is not None:
             self._listening(self.servers[0].sockets[0].getsockname()[1])
+
+    def _cannot_listen(self, refused: list[OSError]) -> Unavailable:
+        error = refused[0] if refused else OSError()
+        number = error.errno or 0  # below 0: of the resolver of names
+        why = os.strerror(number) if number > 0 else error.strerror or "it cannot be had"
+        hint = "choose another port" if error.errno == errno.EADDRINUSE else None
+        return Unavailable(f"cannot listen on port {self.config.port} of {self.config.host}: {why}", hint=hint)
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Stop accepting, end what would go on for ever, let the rest finish."""
