@@ -2,18 +2,22 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
+import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from tests.support.cli import orchard
 
-from orchard.cli import console, copying, streaming
+from orchard.cli import console, copying, streaming, trajectories
 from orchard.cli.main import COMMANDS
 from orchard.core import errors
 from orchard.sandbox.commands import status_of
+from orchard.trajectories import RolloutRecord, Store
 
 
 def test_help_imports_no_command_and_is_quick() -> None:
@@ -62,7 +66,7 @@ def test_an_error_is_one_sentence_with_a_hint_and_no_traceback(tmp_path: Path) -
     assert done.returncode == 3
     assert done.stderr.decode().splitlines() == [
         f"error: there is no store in {tmp_path / 'none'}",
-        "hint: name it with --store",
+        "hint: name it, or the folder of a run, with --store",
     ]
     with pytest.raises(errors.NotFound):
         orchard("--debug", "trajectories", "ls", "--store", str(tmp_path / "none"), env={})
@@ -202,3 +206,73 @@ def test_conformance_has_lines_1_to_60(line: str) -> None:
     done = orchard("conformance", "--line", "1", "--line", line, env={})
     assert done.returncode == 2
     assert f"1 to 60, not {line}" in done.stderr.decode()
+
+
+def test_trajectories_needs_a_store_and_takes_a_runs_folder(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    done = orchard("trajectories", "ls", "--store", str(tmp_path / "other"), env={})
+    assert done.returncode == 3
+    assert "there is no store in" in done.stderr.decode()
+    assert list((tmp_path / "other").iterdir()) == []
+    with Store(tmp_path / "run/store") as store:
+        store.append_now(
+            RolloutRecord(
+                id="ro-1", run="ru-1", task="t", attempt=7, tries=1, sessions=["se-1"], harness="bash-loop",
+                harness_version="1", policy="script:near", model="m", started_at=datetime(2026, 1, 1, tzinfo=UTC),
+            )
+        )  # fmt: skip
+    for folder in (tmp_path / "run", tmp_path / "run/store"):
+        listed = orchard("trajectories", "ls", "--store", str(folder), env={})
+        assert listed.stdout.decode().split("\t")[:6] == ["ro-1", "ru-1", "t", "7", "bash-loop", "script:near"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["store"]
+
+
+def test_the_columns_and_the_example_of_trajectories_are_true() -> None:
+    assert trajectories.COLUMNS[3:6] == ("ATTEMPT", "HARNESS", "POLICY")
+    page = orchard("trajectories", "ls", "--help", env={"COLUMNS": "200"}).stdout.decode()
+    assert "harness = 'bash-loop'" in page
+
+
+def test_the_help_of_keys_shows_the_name_of_the_table() -> None:
+    assert b"one [[keys]] table a key" in orchard("keys", "--help", env={}).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--label", "nope"], "--label takes NAME=VALUE, not 'nope'"),
+        (["--label", "a=1", "--label", "a=2"], "--label a is given twice"),
+    ],
+)
+def test_a_wrong_label_is_told_by_the_options_name(words: list[str], says: str) -> None:
+    for command in (["create", "host"], ["ls"], ["rm"]):
+        done = orchard("sandbox", *command, *words, env={})
+        assert done.returncode == 2
+        assert done.stderr.decode().splitlines() == [f"error: {says}"]
+
+
+def test_a_port_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = orchard("serve", "--no-auth", "--port", str(port), env={"ORCHARD_HOME": str(tmp_path)})
+    assert done.returncode == 7
+    assert done.stderr.decode().splitlines()[1:] == [
+        f"error: cannot listen on port {port} of 127.0.0.1: Address already in use",
+        "hint: choose another port",
+    ]
+
+
+def test_an_interrupt_during_the_import_is_no_traceback() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'orchard.core.errors': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from orchard.cli.entry import run\n"
+        "run()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, b"")
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"orchard": "orchard.cli.entry:run"}
