@@ -170,7 +170,14 @@ async def test_a_broken_machine_does_not_use_up_a_benchmark(
     assert len(records(tmp_path)) < 8
     Flaky.always = False
     await evaluate(plan, orchard)
-    assert len(records(tmp_path)) == 12
+    rows = records(tmp_path)
+    broken = {row.id for row in rows if row.failure}
+    assert len(rows) == 12
+    assert len(broken) >= 4, "what failed for good stays so"
+    seen: list[Event] = []
+    report = await evaluate(replace(plan, retry_broken=True), orchard, seen.append)
+    assert {event.record.id for event in seen if event.record} == broken, "and is run again where that is asked for"
+    assert [(row.metrics.passed, row.metrics.judged, row.metrics.attempts) for row in report.rows] == [(12, 12, 12)]
 
 
 async def test_what_the_machine_lacks_stops_the_run_and_closes_nothing(

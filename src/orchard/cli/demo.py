@@ -9,7 +9,7 @@ import typer
 
 from orchard.cli import console
 from orchard.cli.evaluation import run_plan, show, trouble
-from orchard.cli.options import Json
+from orchard.cli.options import Json, RetryBroken
 
 app = typer.Typer(add_completion=False)
 HARNESSES = ("bash-loop", "mini-swe-agent")
@@ -27,6 +27,7 @@ def demo(
     only: Annotated[list[str] | None, typer.Option(help="Id of a task to keep; repeatable.")] = None,
     harness: Annotated[list[str] | None, typer.Option(help="Harness to use; repeatable, both by default.")] = None,
     attempts: Annotated[int, typer.Option(help="Rollouts of each.", min=1)] = 1,
+    retry_broken: RetryBroken = False,
     json: Json = False,
 ) -> None:
     """Let scripted agents loose on real bugs, grade them, show the outcome as a table and a page.
@@ -41,7 +42,7 @@ def demo(
     plan = Plan(
         sources=load_tasks("release-pair:known", only=only or None), harnesses=harness or list(HARNESSES),
         policies=[policy(name) for name in BUILT_IN], folder=run, attempts=attempts,
-        title="Orchard demo: real bugs, scripted agents",
+        title="Orchard demo: real bugs, scripted agents", retry_broken=retry_broken,
     ).checked()  # fmt: skip
     facts = {
         "rollouts": plan.total(), "tasks": len(plan.sources), "ids": ", ".join(one.id for one in plan.sources),

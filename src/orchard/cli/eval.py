@@ -10,7 +10,7 @@ import typer
 
 from orchard.cli import console
 from orchard.cli.evaluation import run_plan, show, trouble
-from orchard.cli.options import Json, pairs
+from orchard.cli.options import Json, RetryBroken, pairs
 from orchard.core.config import env
 from orchard.core.errors import InvalidArgument
 
@@ -43,6 +43,7 @@ def evaluate(
     tries: Annotated[int, typer.Option(help="Tries of a rollout that infrastructure breaks.", min=1)] = 3,
     option: Annotated[list[str] | None, typer.Option(help="HARNESS.NAME=JSON, an option of a harness.")] = None,
     validate: Annotated[bool, typer.Option(help="Let a gold and an empty run prove each task first.")] = True,
+    retry_broken: RetryBroken = False,
     json: Json = False,
 ) -> None:
     """Evaluate policies on tasks under harnesses: table, JSON, and a page with every trajectory.
@@ -61,7 +62,7 @@ def evaluate(
         sources=[source for source in sources if not only or source.id in only], harnesses=harness or ["bash-loop"],
         policies=_policies(policy or [], base_url, model or [], api_key_env, _values(sampling or [], "sampling")),
         folder=run, attempts=attempts, bounds=Bounds(prepare_at_once, at_once, grade_at_once, tries),
-        validate=validate, config=_by_harness(_values(option or [], "option")),
+        validate=validate, retry_broken=retry_broken, config=_by_harness(_values(option or [], "option")),
     )  # fmt: skip
     report = console.run_async(run_plan(plan.checked()))
     show(report, run, json=json)

@@ -33,6 +33,9 @@ async def run_plan(plan: Plan) -> Report:
                 await policy.close()
 
 
+_AGAIN = "; the same command with --retry-broken runs them again"
+
+
 def show(report: Report, folder: Path, *, json: bool) -> None:
     """Print the report, and where its page is."""
     if json:
@@ -50,4 +53,4 @@ def trouble(report: Report) -> list[str]:
     """Return what keeps the report from being whole, a line each."""
     unjudged = sum(cell.reward is None for cell in report.cells)
     lines = [f"task {one.task} is refused: {one.reason}" for one in report.refused]
-    return lines + ([f"{unjudged} of {len(report.cells)} rollouts could not be judged"] if unjudged else [])
+    return lines + ([f"{unjudged} of {len(report.cells)} rollouts could not be judged{_AGAIN}"] if unjudged else [])

@@ -38,6 +38,8 @@ class Plan:
     """Let a gold and an empty run prove each task first; a task they do not prove is given to no model."""
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Harness -> its options."""
+    retry_broken: bool = False
+    """Run again the rollouts that infrastructure broke for good when the run was made."""
 
     def checked(self) -> Plan:
         """Return self.
@@ -121,14 +123,14 @@ async def evaluate(plan: Plan, orchard: Orchard, observe: Observe = lambda _: No
             await engine.unchanged(plan.sources)
             proofs = plan.first()
             if proofs:
-                await engine.run(proofs, ahead=proofs)
+                await engine.run(proofs, ahead=proofs, retry_broken=plan.retry_broken)
             refused = {one.task for one in verdicts(folder.records()).values() if not one.ok} if proofs else set[str]()
             done = {job.rollout_id("") for job in proofs}
 
             def rest() -> Iterator[Job]:
                 return (job for job in plan.jobs() if job.source.id not in refused and job.rollout_id("") not in done)
 
-            await engine.run(rest(), ahead=rest())
+            await engine.run(rest(), ahead=rest(), retry_broken=plan.retry_broken)
         return _report(folder, plan.title, time.monotonic() - start, validated=plan.validate)
 
 

@@ -53,12 +53,13 @@ class RolloutEngine:
         self._broken_in_a_row = 0
         self._harnesses: dict[str, asyncio.Task[tuple[Harness, str]]] = {}
 
-    async def run(self, jobs: Iterable[Job], ahead: Iterable[Job] = ()) -> None:
+    async def run(self, jobs: Iterable[Job], ahead: Iterable[Job] = (), *, retry_broken: bool = False) -> None:
         """Close every job that is not closed yet; returns when all are.
 
         Args:
             jobs: taken one by one, in order.
             ahead: the same jobs once more, if tasks are to be prepared while agents work on those before.
+            retry_broken: also run what was closed with a failure; a record without one then takes its place.
 
         Raises:
             StoreFailed: a closing record could not be written; the run stops, and can be resumed.
@@ -68,7 +69,7 @@ class RolloutEngine:
             Conflict: a task is no longer what it was when the run began.
         """
         await sweep(self._orchard, self._folder.id)
-        closed = self._folder.closed()
+        closed = self._folder.closed(broken=not retry_broken)
         queue = self._open(jobs, closed)
         still_open = (job for job in ahead if job.rollout_id(self._folder.id) not in closed)
         going_ahead = asyncio.create_task(self._preparation.go_ahead(still_open), name="prepare ahead")

@@ -33,9 +33,10 @@ class RunFolder:
         """For files of a rollout that is under way."""
         return self.path / "scratch"
 
-    def closed(self) -> set[str]:
-        """Return the ids of the rollouts that have a closing record."""
-        return {row.id for row in self.store.rollouts("run = ?", [self.id])}
+    def closed(self, *, broken: bool = True) -> set[str]:
+        """Return the ids of the rollouts that have a closing record; without those that failed if not ``broken``."""
+        where = "run = ?" if broken else "run = ? AND failure IS NULL"
+        return {row.id for row in self.store.rollouts(where, [self.id])}
 
     def records(self) -> Iterator[RolloutRecord]:
         """Yield the closing records, by task, harness, policy and attempt."""

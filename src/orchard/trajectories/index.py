@@ -13,7 +13,7 @@ from typing import Any, cast
 from orchard.core.errors import InvalidArgument, StoreFailed
 from orchard.trajectories.segments import Frame, read_frames, segment_paths
 
-_VERSION = 1
+_VERSION = 2
 _BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _REASONS = {
     sqlite3.SQLITE_FULL: "no_space", sqlite3.SQLITE_READONLY: "denied", sqlite3.SQLITE_CANTOPEN: "denied",
@@ -42,9 +42,11 @@ _PUT_ROLLOUT = (
     f"INSERT INTO rollouts ({', '.join(_ROLLOUT_COLUMNS)}) VALUES ({', '.join('?' * len(_ROLLOUT_COLUMNS))}) "
     "ON CONFLICT (id) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in _ROLLOUT_COLUMNS[1:])
-    + " WHERE (excluded.segment, excluded.offset, excluded.line) < (segment, offset, line)"
+    + " WHERE (excluded.failure IS NOT NULL, excluded.segment, excluded.offset, excluded.line)"
+    + " < (failure IS NOT NULL, segment, offset, line)"
 )
-"""Should one rollout have been closed twice, the first record counts, in whatever order the segments are read."""
+"""Should one rollout have been closed twice, the first record counts, in whatever order the segments are read; but one
+without a failure goes before any with one, so that what infrastructure broke can be run again."""
 
 
 class Index:

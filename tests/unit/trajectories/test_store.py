@@ -166,6 +166,17 @@ def test_queries(tmp_path: Path) -> None:
             ids("1=1; DROP TABLE rollouts")
 
 
+@pytest.mark.parametrize("rewards", [[None, 0.5, 1.0], [0.5, None, 1.0], [None, None, 0.5]])
+def test_a_record_without_a_failure_goes_before_those_with_one(tmp_path: Path, rewards: list[float | None]) -> None:
+    failure = Failure(seam="sandbox", reason="oom", text="gone")
+    with Store(tmp_path) as store:
+        for number, reward in enumerate(rewards):
+            why = failure if reward is None else None
+            store.append_now(rollout("ro-1", [f"s{number}"], reward=reward, failure=why))
+            assert [row.id for row in store.rollouts()] == ["ro-1"], "one row, whatever was read when"
+        assert store.rollout("ro-1").reward == 0.5
+
+
 def test_sessions_without_a_closing_record(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.append_now(SessionRecord(session="se-1", at=NOW, labels={"run": "r1"}))
