@@ -22,9 +22,8 @@ def split(argument: str) -> tuple[str | None, str]:
         InvalidArgument: no path, or ``-``.
     """
     if argument == "-":
-        raise InvalidArgument(
-            "cp takes no -", field="path", hint="/dev/stdin and /dev/stdout are files to it; ./- is one named -"
-        )
+        hint = "to print a file copy it to /dev/stdout; a file that is named - is ./-"
+        raise InvalidArgument("cp takes no -", field="path", hint=hint)
     match = _REMOTE.fullmatch(argument)
     sandbox, path = (match[1], match[2]) if match else (None, argument)
     if not path:

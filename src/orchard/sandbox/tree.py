@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import tarfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -210,6 +211,11 @@ def _is_special(path: Path) -> bool:
 
 def _open_special(path: Path) -> IO[bytes]:
     """Open what is no file. A pipe that nobody reads is refused (ENXIO): to wait for a reader could be for ever."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise FileError.of(f"{path} has nobody who reads from it", errno_name="ENXIO", path=str(path)) from error
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "wb", buffering=0)
