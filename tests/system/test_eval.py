@@ -103,6 +103,8 @@ async def test_every_script_does_what_it_says_under_both_harnesses(
         for harness in ("bash-loop", "mini-swe-agent")
         for policy in ("gold", "noop", "script:hardcode")
     }
+    code, output, errors = await orchard(image_home, "eval", str(EXAMPLE), "--image", debian_image, *words)
+    assert (code, json.loads(output)["cells"]) == (0, report["cells"]), f"the same again resumes: {errors}"
     with read_run(tmp_path / "run") as run:
         for record in run.records():
             found = run.store.trajectory(record.id)
