@@ -12,7 +12,7 @@ def facts() -> dict[str, Any]:
     return {
         "cores": len(os.sched_getaffinity(0)),
         "processor": _processor(),
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": f"{platform.system()} {platform.release().partition('-')[0]}",
         "memory_gib": round(meminfo("MemTotal") / (1 << 30), 1),
         "python": platform.python_version(),
         "load_before": round(os.getloadavg()[0], 2),
