@@ -24,6 +24,17 @@ from orchard.sandbox.tree import Transfer
 from orchard.sandbox.types import Endpoint, Page, SandboxInfo, SandboxSpec, State
 
 
+FILL = """
+import subprocess, time
+while True:
+    try:
+        subprocess.Popen(["sleep", "61"])
+    except OSError:
+        time.sleep(0.001)
+"""
+"""Takes every slot that becomes free."""
+
+
 def longer(spec: dict[str, Any]) -> None:
     if "echo hello" in command(spec) and spec.get("timeout_s") == 2:
         spec["timeout_s"] += 1
@@ -333,7 +344,7 @@ TWINS = [
     Twin(2, "a background child outlives its command", started=survivor("sleep 71 &", "sleep", "71")),
     Twin(3, "a child that fled lives on", started=survivor("setsid sleep 301", "sleep", "301")),
     Twin(4, "a background child holds the answer", start=becomes("sleep 30 & echo", "sleep 9 & echo started; wait")),
-    Twin(5, "a time-out leaves processes", started=survivor("sleep 61", "sh", "-c", "while :; do sleep 61 & done")),
+    Twin(5, "a time-out leaves processes", started=survivor("sleep 61", "python3", "-c", FILL)),
     Twin(6, "stdin stays open", start=given("cat", stdin="open")),
     Twin(7, "a time-out is rounded to whole seconds", start=given("sleep 20", timeout_s=3.0)),
     Twin(8, "exit code 124 means a time-out", frame=exit_is_timeout),
