@@ -23,7 +23,6 @@ from orchard.sandbox.protocol import Backend
 from orchard.sandbox.tree import Transfer
 from orchard.sandbox.types import Endpoint, Page, SandboxInfo, SandboxSpec, State
 
-
 FILL = """
 import subprocess, time
 while True:
