@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"os"
 	"syscall"
-
-	"orchard/sandboxd/internal/rootfs"
 )
 
 // ahead is how many files a manifest hashes or holds ready beyond the line being written.
@@ -45,11 +43,7 @@ type surveyor struct {
 }
 
 func (h *Handler) manifest(w http.ResponseWriter, r *http.Request, q query) error {
-	exclude, err := q.excludes()
-	if err != nil {
-		return err
-	}
-	start, err := h.root.Open(q.name(), rootfs.OPath|syscall.O_DIRECTORY)
+	exclude, start, err := h.subtree(q)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"strconv"
-	"syscall"
 	"time"
 
 	"orchard/sandboxd/internal/rootfs"
@@ -31,11 +30,7 @@ type packer struct {
 }
 
 func (h *Handler) pack(w http.ResponseWriter, r *http.Request, q query) error {
-	exclude, err := q.excludes()
-	if err != nil {
-		return err
-	}
-	start, err := h.root.Open(q.name(), rootfs.OPath|syscall.O_DIRECTORY)
+	exclude, start, err := h.subtree(q)
 	if err != nil {
 		return err
 	}

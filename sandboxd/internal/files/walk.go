@@ -244,3 +244,13 @@ func excluded(patterns []string, rel, name string) bool {
 	}
 	return false
 }
+
+// subtree returns what a request for a whole tree names: the patterns to leave out, and its folder, open; the caller
+// closes it.
+func (h *Handler) subtree(q query) (exclude []string, start int, err error) {
+	if exclude, err = q.excludes(); err != nil {
+		return nil, -1, err
+	}
+	start, err = h.root.Open(q.name(), rootfs.OPath|syscall.O_DIRECTORY)
+	return exclude, start, err
+}
