@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tests.support.daemon import DaemonBackend
-from tests.support.faulty import NONE, Fault, Faulty, faulty
 
 from orchard.core.errors import CommandLost, InvalidArgument, Unavailable
 from orchard.sandbox import Orchard, Sandbox, transport
+from orchard.sandbox.conformance.faulty import NONE, Fault, Faulty, Kind, faulty
 from orchard.sandbox.types import Endpoint
 
 
@@ -33,24 +34,24 @@ async def behind(
             daemon.endpoints[box.id] = true
 
 
-def random_fault(number: int, chance: random.Random) -> Fault:
-    """Each connection is cut at some byte, answered 502, refused or doubled; one in six is nearly sound."""
-    kind = chance.randrange(6)
+def each_fault(number: int, chance: random.Random) -> Fault:
+    """The kinds in turn, so that each is met: the first of each at once, and no connection is sound for ever."""
+    most = 100 if number < 6 else 900
     return [
-        Fault(cut_request=chance.randrange(1, 900)),
-        Fault(cut_answer=chance.randrange(1, 900)),
-        Fault(bad_gateway=True),
         Fault(refuse=True),
-        Fault(duplicate=True),
-        Fault(cut_answer=4000),
-    ][kind]
+        Fault(bad_gateway="before"),
+        Fault(bad_gateway="after"),
+        Fault(cut_request=chance.randrange(1, most)),
+        Fault(cut_answer=chance.randrange(1, most)),
+        Fault(duplicate=True, cut_answer=4000),
+    ][number % 6]
 
 
 async def test_a_command_under_faults_runs_once_two_hundred_times(
     orchard: Orchard, daemon: DaemonBackend, box: Sandbox, short_path: Path
 ) -> None:
     chance = random.Random(16)
-    async with behind(orchard, daemon, box, short_path, lambda number: random_fault(number, chance)) as (other, proxy):
+    async with behind(orchard, daemon, box, short_path, lambda number: each_fault(number, chance)) as (other, proxy):
         limit = asyncio.Semaphore(20)
 
         async def one(number: int) -> None:
@@ -60,7 +61,7 @@ async def test_a_command_under_faults_runs_once_two_hundred_times(
             assert (result.stdout, result.exit_code) == (b"%d\n" % number, 7)
 
         await asyncio.gather(*(one(number) for number in range(200)))
-        assert proxy.connections > 100
+        assert set(proxy.injected) == set(get_args(Kind)) - {"delay"}
     counts = await box.run("cat f* | wc -l; ls f* | wc -l")
     assert counts.text.split() == ["200", "200"]
 
@@ -71,7 +72,7 @@ async def test_output_cut_anywhere_is_still_whole(
     chance = random.Random(21)
     async with behind(
         orchard, daemon, box, short_path, lambda _: Fault(cut_answer=chance.randrange(100_000, 900_000))
-    ) as (other, _):
+    ) as (other, proxy):
         result = await other.run("seq 1 1000000", output_limit=16 << 20)
         whole = "".join(f"{number}\n" for number in range(1, 1_000_001)).encode()
         assert result.stdout == whole
@@ -80,6 +81,7 @@ async def test_output_cut_anywhere_is_still_whole(
         process = await other.start("seq 1 1000000")
         assert b"".join([event.data async for event in process]) == whole
         assert b"".join([piece async for piece in other.output(process.id)]) == whole
+        assert proxy.injected["cut_answer"] > 10
 
 
 async def test_stdin_and_files_survive_cuts(
@@ -91,7 +93,7 @@ async def test_stdin_and_files_survive_cuts(
     def choose(number: int) -> Fault:
         return Fault(cut_request=chance.randrange(1 << 20, 12 << 20), cut_answer=chance.randrange(1 << 20, 9 << 20))
 
-    async with behind(orchard, daemon, box, short_path, choose) as (other, _):
+    async with behind(orchard, daemon, box, short_path, choose) as (other, proxy):
         for _ in range(3):
             assert (await other.run(["wc", "-c"], stdin=data)).text.split() == [str(len(data))]
             await other.files.write("big", data)
@@ -100,6 +102,8 @@ async def test_stdin_and_files_survive_cuts(
             for line in range(3):
                 await other.files.append("log", data[: 2 << 20] + b"%d" % line)
             assert (await box.files.stat("log")).size == 3 * ((2 << 20) + 1)
+        assert proxy.injected["cut_request"] > 0
+        assert proxy.injected["cut_answer"] > 0
 
 
 async def test_a_stream_without_exit_is_lost_never_zero(

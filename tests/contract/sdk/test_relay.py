@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.support.daemon import DaemonBackend
-from tests.support.faulty import NONE, Fault, faulty
 
 from orchard.core.errors import InvalidArgument, NotFound
 from orchard.sandbox import Orchard, Sandbox
+from orchard.sandbox.conformance.faulty import NONE, Fault, faulty
 
 ECHO = """
 import socket, sys, threading
@@ -94,11 +94,12 @@ async def test_carriers_that_break_are_replaced(
     broken = {number for number in range(200) if number % 3}
     async with faulty(
         true.base, lambda number: Fault(cut_answer=20 + number) if number in broken else NONE, short_path / "proxy"
-    ) as (_, address):
+    ) as (proxy, address):
         daemon.endpoints[box.id] = replace(true, base=address)
         other = await orchard.attach(box.id)
         async with echo_here() as target, other.reverse(0, target) as reverse:
             assert [await ask(box, reverse.port) for _ in range(10)] == [3] * 10
+        assert proxy.injected["cut_answer"] > 0
         await other.close()
         daemon.endpoints[box.id] = true
 

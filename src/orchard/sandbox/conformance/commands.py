@@ -8,6 +8,7 @@ import time
 
 from orchard.core.errors import InvalidArgument, SandboxGone
 from orchard.sandbox.box import Sandbox
+from orchard.sandbox.conformance.faulty import KINDS
 from orchard.sandbox.conformance.suite import Context, check, eventually, expect, expect_error, lives
 
 
@@ -279,9 +280,11 @@ async def _same_operation(ctx: Context) -> None:
 
 @check(16, "under a proxy that cuts, delays and answers 502, a command runs exactly once", seconds=120)
 async def _faulty_wire(ctx: Context) -> None:
-    async with ctx.box() as box, ctx.faulty(box) as faulty:
+    async with ctx.box() as box, ctx.faulty(box) as (faulty, proxy):
         for number in range(60):
             result = await faulty.run(f"echo {number} >> /tmp/f; echo done", timeout=20)
             expect(result.ok and result.stdout == b"done\n", f"command {number}: {result} {result.stdout!r}")
         lines = (await box.files.read("/tmp/f")).split()
         expect(lines == [b"%d" % number for number in range(60)], f"{len(lines)} lines for 60 commands")
+        spared = set(KINDS) - set(proxy.injected)
+        expect(not spared, f"the commands were to meet every fault, and not be spared {spared}")

@@ -21,7 +21,7 @@ import aiohttp
 from orchard.core.config import base_env
 from orchard.sandbox.box import Sandbox
 from orchard.sandbox.conformance import host
-from orchard.sandbox.conformance.faulty import FaultyProxy, faulty_backend
+from orchard.sandbox.conformance.faulty import Fault, Faulty, disturbing, faulty_backend
 from orchard.sandbox.conformance.registry import Registry, serve
 from orchard.sandbox.orchard import Orchard
 
@@ -80,21 +80,21 @@ class Context:
     @asynccontextmanager
     async def faulty(
         self, box: Sandbox, *, cut_after: tuple[int, int] = (0, 600), heal: bool = True
-    ) -> AsyncGenerator[Sandbox]:
-        """The same sandbox, attached to through a proxy that cuts, delays and answers 502."""
-        async with self._through_proxy(box, cut_after, heal) as (attached, _):
-            yield attached
+    ) -> AsyncGenerator[tuple[Sandbox, Faulty]]:
+        """The same sandbox, attached to through a proxy that cuts, delays and answers 502; and the proxy."""
+        async with self._through_proxy(box, disturbing(cut_after, heal=heal)) as pair:
+            yield pair
 
     @asynccontextmanager
     async def cuttable(self, box: Sandbox) -> AsyncGenerator[tuple[Sandbox, Callable[[], None]]]:
         """The same sandbox through a proxy that works, and a function that cuts all its connections."""
-        async with self._through_proxy(box, None, True) as (attached, proxy):
+        async with self._through_proxy(box, disturbing(None)) as (attached, proxy):
             yield attached, proxy.cut_all
 
     @asynccontextmanager
     async def _through_proxy(
-        self, box: Sandbox, cut_after: tuple[int, int] | None, heal: bool
-    ) -> AsyncGenerator[tuple[Sandbox, FaultyProxy]]:
+        self, box: Sandbox, choose: Callable[[int], Fault]
+    ) -> AsyncGenerator[tuple[Sandbox, Faulty]]:
         backend = self.orchard.backend
         target = (await backend.endpoint(box.id)).base
         if target.startswith("https:"):
@@ -103,9 +103,7 @@ class Context:
             parts = urlsplit(target)
             target = f"{parts.scheme}://{parts.netloc}"
         async with AsyncExitStack() as stack:
-            faulty, proxy = await stack.enter_async_context(
-                faulty_backend(backend, target, cut_after=cut_after, heal=heal)
-            )
+            faulty, proxy = await stack.enter_async_context(faulty_backend(backend, target, choose))
             orchard = await stack.enter_async_context(Orchard(backend=faulty))
             yield await orchard.attach(box.id), proxy
 

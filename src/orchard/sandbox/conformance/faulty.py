@@ -1,113 +1,201 @@
-"""A proxy between client and sandbox that cuts, delays, and answers 502, as networks and load balancers do."""
+"""A proxy in front of a Unix socket or TCP address that misbehaves on purpose, as networks and load balancers do."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import tempfile
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from orchard.sandbox.conformance.wrap import Wrapped
 from orchard.sandbox.protocol import Backend
 from orchard.sandbox.types import Endpoint
 
-BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 4\r\nConnection: close\r\n\r\noops"
+BAD_GATEWAY = (
+    b"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r\nContent-Length: 11\r\nConnection: close\r\n\r\nbad gateway"
+)
+Kind = Literal["refuse", "cut_request", "cut_answer", "502_before", "502_after", "delay", "duplicate"]
 
 
-class FaultyProxy:
-    """Forwards connections to one address and breaks a share of them.
+@dataclass(frozen=True)
+class Fault:
+    """What befalls one connection. Numbers are bytes; None is never."""
+
+    cut_request: int | None = None
+    """Break both ways once so many bytes of requests have passed."""
+    cut_answer: int | None = None
+    """Break both ways once so many bytes of answers have passed."""
+    bad_gateway: Literal["before", "after"] | None = None
+    """Answer 502 in place of the target, before or after it has got the request."""
+    refuse: bool = False
+    """Close at once."""
+    delay: float = 0.0
+    """Seconds before each piece of an answer."""
+    duplicate: bool = False
+    """Send the request a second time over another connection, and drop that answer."""
+
+
+NONE = Fault()
+
+
+class Faulty:
+    """A running proxy. ``injected`` counts the faults that connections have met.
 
     Args:
         target: ``unix:/path`` or ``http://host:port``.
-        cut_after: bytes of an answer after which a faulty connection is cut, from and to; None: no faults at all.
-        heal: every second connection works; without, every one is cut.
-        seed: of the choice of faults.
+        choose: gives the fault of each new connection by its number.
     """
 
-    def __init__(self, target: str, *, cut_after: tuple[int, int] | None, heal: bool = True, seed: int = 7) -> None:
-        self._target, self._cut_after, self._heal = target, cut_after, heal
-        self._random = random.Random(seed)
-        self._count = 0
-        self._open: set[asyncio.Task[None]] = set()
+    def __init__(self, target: str, choose: Callable[[int], Fault]) -> None:
+        self.target, self.choose, self.connections = target, choose, 0
+        self.injected: Counter[Kind] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle one connection, with or without a fault."""
+        fault = self.choose(self.connections)
+        self.connections += 1
+        writers = [writer]
         task = asyncio.current_task()
-        if task:
-            self._open.add(task)
+        assert task
+        self._tasks.add(task)
         try:
-            await self._relay(reader, writer)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            if fault.refuse:
+                self.injected["refuse"] += 1
+            elif fault.bad_gateway == "before":
+                await reader.read(1)
+                await self._answer_502(writer, writers, "502_before")
+            else:
+                await self._pass(fault, reader, writer, writers)
+        except (OSError, asyncio.CancelledError):
             pass
         finally:
-            writer.close()
-            if task:
-                self._open.discard(task)
+            self._tasks.discard(task)
+            for one in writers:
+                one.transport.abort()
 
     def cut_all(self) -> None:
         """Cut every connection that is open now."""
-        for task in list(self._open):
+        for task in list(self._tasks):
             task.cancel()
 
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._count += 1
-        fault = self._random.choice(("cut answer", "cut request", "502", "502 after", "delay"))
-        if self._cut_after is None or (self._heal and self._count % 2 == 0):
-            fault = "none"
-        elif not self._heal:
-            fault = "cut answer"
-        if fault == "502":
-            writer.write(BAD_GATEWAY)
-            await writer.drain()
-            return
-        if fault == "delay":
-            await asyncio.sleep(0.05)
-        up_reader, up_writer = await self._dial()
-        bytes_back = self._random.randint(*self._cut_after) if fault == "cut answer" and self._cut_after else None
-        bytes_there = self._random.randint(0, 200) if fault == "cut request" else None
-        forward = asyncio.ensure_future(_copy(reader, up_writer, bytes_there))
-        back = asyncio.ensure_future(
-            _swallow(up_reader, writer) if fault == "502 after" else _copy(up_reader, writer, bytes_back)
-        )
-        try:
-            await asyncio.wait({forward, back}, return_when=asyncio.FIRST_COMPLETED)
-            if forward.done() and bytes_there is None:
-                await back
-        finally:
-            forward.cancel()
-            back.cancel()
-            await asyncio.gather(forward, back, return_exceptions=True)
-            up_writer.close()
+    async def stop(self) -> None:
+        """Cut every connection and return once none is left."""
+        self.cut_all()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._target.startswith("unix:"):
-            return await asyncio.open_unix_connection(self._target.removeprefix("unix:"))
-        parts = urlsplit(self._target)
+        if self.target.startswith("unix:"):
+            return await asyncio.open_unix_connection(self.target.removeprefix("unix:"))
+        parts = urlsplit(self.target)
         return await asyncio.open_connection(parts.hostname, parts.port or 80)
 
+    async def _pass(
+        self, fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+        writers: list[asyncio.StreamWriter],
+    ) -> None:  # fmt: skip
+        swallow = fault.bad_gateway is not None
+        upstream, up_writer = await self._dial()
+        ups = [up_writer]
+        halves: list[asyncio.Task[None]] = []
+        if fault.duplicate:
+            twin, twin_writer = await self._dial()
+            ups.append(twin_writer)
+            halves.append(asyncio.ensure_future(self._copy(twin, [], Fault(), "duplicate")))
+        writers += ups
+        back = Fault(cut_answer=1) if swallow else fault
+        there = asyncio.ensure_future(self._copy(reader, ups, fault, "cut_request"))
+        here = asyncio.ensure_future(self._copy(upstream, [] if swallow else [writer], back, "cut_answer"))
+        await asyncio.wait([there, here], return_when=asyncio.FIRST_EXCEPTION)  # a cut, or both have ended
+        if swallow:
+            await self._answer_502(writer, writers, "502_after")
+        halves += [there, here]
+        for half in halves:
+            half.cancel()
+        await asyncio.gather(*halves, return_exceptions=True)
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None) -> None:
-    while data := await reader.read(65536):
-        if limit is not None and len(data) >= limit:
-            writer.write(data[:limit])
-            await writer.drain()
-            return
-        limit = None if limit is None else limit - len(data)
-        writer.write(data)
+    async def _answer_502(self, writer: asyncio.StreamWriter, writers: list[asyncio.StreamWriter], kind: Kind) -> None:
+        self.injected[kind] += 1
+        writer.write(BAD_GATEWAY)
         await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()
+        writer.close()
+        writers.remove(writer)
+
+    async def _copy(
+        self, reader: asyncio.StreamReader, writers: Sequence[asyncio.StreamWriter], fault: Fault, kind: Kind
+    ) -> None:
+        """Copy until EOF and hand that on; break off once the fault's bytes have passed."""
+        limit = {"cut_request": fault.cut_request, "cut_answer": fault.cut_answer}.get(kind)
+        delay = fault.delay if kind == "cut_answer" else 0.0
+        passed = 0
+        while limit is None or passed < limit:
+            data = await reader.read(1 << 16 if limit is None else min(1 << 16, limit - passed))
+            if not data:
+                for writer in writers:
+                    writer.write_eof()
+                return
+            passed += len(data)
+            if kind == "duplicate":
+                self.injected["duplicate"] += 1
+            if delay:
+                self.injected["delay"] += 1
+                await asyncio.sleep(delay)
+            for writer in writers:
+                writer.write(data)
+                await writer.drain()
+        if writers:
+            self.injected[kind] += 1
+        raise ConnectionAbortedError("cut")
 
 
-async def _swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Let the request reach its target, then answer 502 in its place."""
-    await reader.read(1)
-    writer.write(BAD_GATEWAY)
-    await writer.drain()
+KINDS: tuple[Kind, ...] = ("cut_answer", "cut_request", "502_before", "502_after", "delay")
+"""What ``disturbing`` injects, in turn."""
+_SOUND = 2000  # bytes of answers that a sound connection lasts: kept alive for ever, it would shield from all faults
+
+
+def disturbing(cut_after: tuple[int, int] | None = (0, 600), *, heal: bool = True) -> Callable[[int], Fault]:
+    """Return a chooser of faults.
+
+    Args:
+        cut_after: bytes of an answer after which it is cut, from and to; None: no faults at all.
+        heal: each kind in turn, and every second connection is sound for a while; without, every answer is cut.
+    """
+    chance = random.Random(7)
+
+    def choose(number: int) -> Fault:
+        if cut_after is None:
+            return NONE
+        cut = Fault(cut_answer=chance.randint(*cut_after))
+        if not heal:
+            return cut
+        if number % 2:
+            return Fault(cut_answer=_SOUND)
+        faults = (
+            cut, Fault(cut_request=chance.randint(0, 200)), Fault(bad_gateway="before"), Fault(bad_gateway="after"),
+            Fault(delay=0.05, cut_answer=_SOUND),
+        )  # fmt: skip
+        return faults[number // 2 % len(faults)]
+
+    return choose
+
+
+@asynccontextmanager
+async def faulty(target: str, choose: Callable[[int], Fault], path: Path) -> AsyncGenerator[tuple[Faulty, str]]:
+    """Run a proxy to ``target`` at a Unix socket; yield it and its own ``unix:`` address."""
+    proxy = Faulty(target, choose)
+    server = await asyncio.start_unix_server(proxy.serve, str(path))
+    try:
+        yield proxy, f"unix:{path}"
+    finally:
+        server.close()
+        await proxy.stop()
+        await server.wait_closed()
 
 
 class FaultyBackend(Wrapped):
@@ -124,13 +212,9 @@ class FaultyBackend(Wrapped):
 
 @asynccontextmanager
 async def faulty_backend(
-    inner: Backend, target: str, *, cut_after: tuple[int, int] | None = (0, 600), heal: bool = True
-) -> AsyncGenerator[tuple[Backend, FaultyProxy]]:
+    inner: Backend, target: str, choose: Callable[[int], Fault]
+) -> AsyncGenerator[tuple[Backend, Faulty]]:
     """Yield a backend that reaches its sandboxes at ``target`` through a faulty proxy, and the proxy."""
-    proxy = FaultyProxy(target, cut_after=cut_after, heal=heal)
     with tempfile.TemporaryDirectory(prefix="orchard-") as folder:
-        path = Path(folder) / "faulty.sock"
-        server = await asyncio.start_unix_server(proxy.serve, path)
-        async with server:
-            yield FaultyBackend(inner, f"unix:{path}"), proxy
-            proxy.cut_all()
+        async with faulty(target, choose, Path(folder) / "faulty.sock") as (proxy, address):
+            yield FaultyBackend(inner, address), proxy

@@ -98,7 +98,7 @@ async def _exit_after_output(ctx: Context) -> None:
 
 @check(21, "a broken connection is never exit 0")
 async def _broken_is_not_zero(ctx: Context) -> None:
-    async with ctx.box() as box, ctx.faulty(box, cut_after=(100, 4000), heal=False) as faulty:
+    async with ctx.box() as box, ctx.faulty(box, cut_after=(100, 4000), heal=False) as (faulty, proxy):
         for number in range(10):
             try:
                 async with asyncio.timeout(3):
@@ -106,6 +106,7 @@ async def _broken_is_not_zero(ctx: Context) -> None:
             except (OrchardError, TimeoutError):
                 continue
             expect(result.exit_code == number + 3, f"a cut stream became {result}")
+        expect(proxy.injected["cut_answer"] > 0, "the client did not go through the proxy")
 
 
 @check(22, "100 MB stream at the client's pace while another coroutine ticks", seconds=120)
