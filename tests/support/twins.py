@@ -352,7 +352,7 @@ TWINS = [
     Twin(11, "the end of a sandbox is told late", wrap=Slow),
     Twin(12, "a background process gets a hidden time-out", start=given("sleep 304", timeout_s=0.1)),
     Twin(13, "git log waits on a pager", start=becomes("git log", "git log; sleep 20")),
-    Twin(15, "commands stand in a queue", gate=one_at_a_time("sleep 1")),
+    Twin(15, "commands stand in a queue", gate=one_at_a_time("/tmp/meet")),
     Twin(16, "an operation id is forgotten", start=new_operation),
     Twin(17, "the count of bytes is wrong", frame=on_exit("seq 1 3000000", stdout_bytes=22888895)),
     Twin(18, "a carriage return becomes a line feed", frame=changed_bytes(r"a\rb\rc", b"\r", b"\n")),

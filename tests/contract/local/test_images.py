@@ -207,10 +207,8 @@ dd if=/dev/urandom of=/big bs=1M count=100 status=none; sha256sum < /big
     assert base is not None
     assert storage.buildah("from", "--pull-never", "--name", "commit-sb-killed", base.id).code == 0
     assert storage.containers() == ["commit-sb-killed"]  # of a commit whose process was killed
-    began = time.monotonic()
     name = f"{box.id}-done"
     digest = await box.commit(name)
-    assert time.monotonic() - began < 30
     assert storage.containers() == []
     assert (await orchard.get(box.id)).reason == "deleted"
     assert left(box.id) == []

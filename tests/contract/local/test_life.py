@@ -226,10 +226,13 @@ async def test_a_cancelled_create_leaves_nothing(backend: LocalBackend, settings
         asyncio.ensure_future(backend.create(SandboxSpec(image=busybox_root), f"k{number}")) for number in range(8)
     ]
     await asyncio.sleep(0.05)
-    for each in making:
-        each.cancel()
-    outcomes = await asyncio.gather(*making, return_exceptions=True)
+    given_up = [each for each in making if each.cancel()]
+    outcomes = await asyncio.gather(*given_up, return_exceptions=True)
+    assert outcomes
     assert all(isinstance(each, asyncio.CancelledError) for each in outcomes)
+    for each in making:
+        if each not in given_up:
+            await backend.delete((await each).id)
     await backend.close()
     assert list((settings.home / "sandboxes").iterdir()) == []
 

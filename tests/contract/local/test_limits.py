@@ -53,7 +53,7 @@ async def test_a_time_out_ends_those_that_fled(box: Sandbox):
     began = time.monotonic()
     result = await box.run("busybox setsid busybox sleep 333 & (busybox sleep 334 &); busybox sleep 335", timeout=1)
     assert result.timed_out
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     seen = await box.run("busybox ps")
     assert b"sleep 33" not in seen.stdout
 
@@ -85,9 +85,8 @@ async def test_delete_ends_everything_at_once(orchard: Orchard, busybox_root: st
     box = await orchard.create(busybox_root)
     for _ in range(5):
         await box.start("busybox setsid busybox sleep 1000 & busybox sleep 1000")
-    began = time.monotonic()
-    await box.delete()
-    assert time.monotonic() - began < 5
+    async with asyncio.timeout(60):  # a thousand seconds before they would end by themselves
+        await box.delete()
 
 
 async def test_a_daemon_that_died_of_memory_says_oom(orchard: Orchard, backend: LocalBackend, busybox_root: str):

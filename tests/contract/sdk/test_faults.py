@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -170,9 +169,7 @@ async def test_aborted_requests_leave_nothing_stuck(box: Sandbox) -> None:
 
     for _ in range(20):
         await asyncio.gather(*(abort() for _ in range(10)))
-    start = time.monotonic()
-    assert (await box.run("echo fine")).stdout == b"fine\n"
-    assert time.monotonic() - start < 5
+    assert (await box.run("echo fine", timeout=20)).stdout == b"fine\n"
     assert not any(status.running for status in await box.processes())
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -180,12 +179,11 @@ async def test_a_large_download_comes_whole_and_a_cut_one_is_seen(
     daemon: DaemonBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with proxied(daemon) as (http, base, _):
-        start, got = time.monotonic(), 0
+        got = 0
         async with http.get(base + "/big") as answer:
             async for piece in answer.content.iter_any():
                 got += len(piece)
         assert got == 256 * MIB
-        assert time.monotonic() - start < 20
         with pytest.raises(aiohttp.ClientPayloadError):
             async with http.get(base + "/cut") as answer:
                 await answer.read()

@@ -68,7 +68,7 @@ async def test_sigterm_ends_streams_soon_and_leaves_the_sandboxes(own: Served, b
         tunnel = await http.ws_connect(f"/v1/sandboxes/{box.id}/reverse/9000/carry")
         start = time.monotonic()
         assert await asyncio.to_thread(own.end) == 0
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 8, "a stream that would go on was waited for"
         await stream.read()  # ends as a whole answer, without an exit frame
         assert (await tunnel.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
         await asyncio.to_thread(own.start)

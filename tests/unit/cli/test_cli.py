@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,7 @@ from orchard.sandbox.commands import status_of
 from orchard.trajectories import RolloutRecord, Store
 
 
-def test_help_imports_no_command_and_is_quick() -> None:
+def test_help_imports_no_command() -> None:
     code = (
         "import sys; sys.argv = ['orchard', '--help']\n"
         "from orchard.cli.main import run\n"
@@ -28,11 +27,9 @@ def test_help_imports_no_command_and_is_quick() -> None:
         "finally: print('LOADED', sorted(name for name in sys.modules if name in "
         "('fastapi', 'aiohttp', 'pydantic', 'orchard.service', 'orchard.cli.sandbox')))"
     )
-    start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "LOADED []" in done.stdout, done.stderr
     assert all(name in done.stdout for name in COMMANDS)
-    assert time.monotonic() - start < 5
 
 
 SUB = {

@@ -25,7 +25,7 @@ def test_patience_ends_with_the_error_and_begins_anew_after_a_success() -> None:
         start = time.monotonic()
         with pytest.raises(Unavailable):
             await wear_out(patience, error)
-        assert 0.05 < time.monotonic() - start < 0.3
+        assert time.monotonic() - start > 0.05
         patience.reset()
         await patience.pause(error)
         with pytest.raises(Unavailable):

@@ -46,16 +46,17 @@ async def _fork_bomb(ctx: Context) -> None:
 @check(45, "while a bomb fills every slot the daemon still answers", feature="memory")
 async def _answers_meanwhile(ctx: Context) -> None:
     async with ctx.box(pids=64, memory=256 << 20) as box:
-        bomb = asyncio.ensure_future(box.run("{ while :; do sleep 9 & done; } 2>/dev/null & exec sleep 100", timeout=4))
+        bomb = asyncio.ensure_future(
+            box.run("{ while :; do sleep 9 & done; } 2>/dev/null & exec sleep 100", timeout=10)
+        )
         await asyncio.sleep(1)
-        start = time.monotonic()
         await box.files.write("/tmp/meanwhile", b"x")
         expect(await box.files.read("/tmp/meanwhile") == b"x", "files do not work meanwhile")
+        expect(not bomb.done(), "the daemon answered only after the bomb")
         try:
             await box.run("true", timeout=5)  # may be refused for want of a slot, in words
         except OrchardError as error:
             expect(error.reason == "resources", f"saw {error}")
-        expect(time.monotonic() - start < 6, "the daemon answers slowly")
         await bomb
         expect((await box.run("echo after")).stdout == b"after\n", "the daemon does not answer afterwards")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from orchard.sandbox.box import Sandbox
 from orchard.sandbox.conformance.suite import Context, check, eventually, expect
@@ -111,6 +110,5 @@ async def _reverse(ctx: Context) -> None:
             results = await asyncio.gather(*(box.run(["python3", "-c", client], timeout=20) for _ in range(8)))
             wrong = [result for result in results if result.text.split() != ["target:", "100007"]]
             expect(not wrong, f"{len(wrong)} of 8 at once: {wrong[:1]} {wrong and wrong[0].error_text[-300:]}")
-        start = time.monotonic()
-        after = await box.run(["python3", "-c", client], timeout=40)
-        expect(not after.ok and time.monotonic() - start < 5, f"the tunnel outlives its block: {after}")
+        after = await box.run(["python3", "-c", client], timeout=20)
+        expect(not after.ok and not after.timed_out, f"the tunnel outlives its block: {after}")
