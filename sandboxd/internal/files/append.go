@@ -131,7 +131,7 @@ func (h *Handler) receiveAppend(f *os.File, r *http.Request) error {
 	for {
 		got, readErr := fill(r.Body, buf[:])
 		if got > 0 {
-			if err := h.store(f, buf[:got], nil); err != nil {
+			if err := h.store(f, buf[:got]); err != nil {
 				return err
 			}
 		}

@@ -46,21 +46,29 @@ func (h *Handler) send(w io.Writer, f *os.File, offset, n int64) (sent int64, er
 	return sent, nil
 }
 
-// receive writes a body to f and says how long it was and its SHA-256.
+// receive writes a body to f and says how long it was and its SHA-256. While one piece is
+// hashed it is written and the next one read, so that the slower of the two sets the pace.
 func (h *Handler) receive(f *os.File, r *http.Request) (size int64, sum string, err error) {
-	buf := buffers.Get().(*buffer)
-	defer buffers.Put(buf)
-	digest := sha256.New()
-	for {
+	digest := newDigest()
+	bufs := [2]*buffer{buffers.Get().(*buffer), buffers.Get().(*buffer)}
+	defer func() {
+		digest.wait()
+		buffers.Put(bufs[0])
+		buffers.Put(bufs[1])
+	}()
+	for turn := 0; ; turn++ {
+		buf := bufs[turn%len(bufs)]
 		got, readErr := fill(r.Body, buf[:])
+		last := errors.Is(readErr, io.EOF)
 		if got > 0 {
-			if err := h.store(f, buf[:got], digest); err != nil {
+			digest.add(buf[:got], last)
+			if err := h.store(f, buf[:got]); err != nil {
 				return size, "", err
 			}
 			size += int64(got)
 		}
-		if errors.Is(readErr, io.EOF) {
-			return size, hex.EncodeToString(digest.Sum(nil)), nil
+		if last {
+			return size, digest.sum(), nil
 		}
 		if readErr != nil {
 			return size, "", wire.Invalid("body", "the body was cut short: "+readErr.Error())
@@ -68,14 +76,50 @@ func (h *Handler) receive(f *os.File, r *http.Request) (size int64, sum string, 
 	}
 }
 
-func (h *Handler) store(f *os.File, data []byte, digest hash.Hash) error {
-	if digest != nil {
-		_, _ = digest.Write(data)
-	}
+func (h *Handler) store(f *os.File, data []byte) error {
 	return h.disk.run(func() error {
 		_, err := f.Write(data)
 		return err
 	})
+}
+
+// digest is a SHA-256 that is worked out one piece behind its caller.
+type digest struct {
+	hash hash.Hash
+	idle chan struct{} // holds a token while nothing is hashed
+}
+
+func newDigest() *digest {
+	d := &digest{hash: sha256.New(), idle: make(chan struct{}, 1)}
+	d.idle <- struct{}{}
+	return d
+}
+
+// add waits until the pieces before are done, which are free from then on, and begins
+// with data, which must stay as it is; here and now if it is the last one, since then
+// nothing else is to be done meanwhile.
+func (d *digest) add(data []byte, last bool) {
+	<-d.idle
+	work := func() {
+		_, _ = d.hash.Write(data)
+		d.idle <- struct{}{}
+	}
+	if last {
+		work()
+	} else {
+		go work()
+	}
+}
+
+// wait returns once no piece is in use.
+func (d *digest) wait() {
+	<-d.idle
+	d.idle <- struct{}{}
+}
+
+func (d *digest) sum() string {
+	d.wait()
+	return hex.EncodeToString(d.hash.Sum(nil))
 }
 
 // fill reads until buf is full or the stream ends; small reads cost a disk write each.

@@ -57,7 +57,7 @@ func (u *unpacker) content(f *os.File, content io.Reader, sparse bool, size int6
 			if sparse && allZero(buf[:got]) {
 				_, err = f.Seek(int64(got), io.SeekCurrent)
 			} else {
-				err = u.h.store(f, buf[:got], nil)
+				err = u.h.store(f, buf[:got])
 			}
 			if err != nil {
 				return err

@@ -33,6 +33,13 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
+async def settled(work: asyncio.Future[Any]) -> None:
+    """Wait for the end of ``work``, whatever it is."""
+    await asyncio.wait([work])
+    if not work.cancelled():
+        work.exception()
+
+
 @contextmanager
 def unwrapped() -> Generator[None]:
     """Let a task group's only error, or its first, come out as itself rather than in an ``ExceptionGroup``."""

@@ -26,7 +26,7 @@ from orchard.sandbox.types import Endpoint
 
 Locate = Callable[[], Awaitable[Endpoint]]
 """Returns where the sandbox is now; raises ``SandboxGone`` once it has ended."""
-Body = bytes | Callable[[], AsyncIterator[bytes]]
+Body = bytes | Callable[[], AsyncIterator[bytes] | aiohttp.Payload]
 """The body of a request; a callable makes it anew for each try."""
 T = TypeVar("T")
 

@@ -10,12 +10,12 @@ import tarfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ParamSpec, TypeVar, cast
+from typing import IO, ParamSpec, TypeVar, cast
 
 import aiohttp
 
 from orchard.core.errors import FileError, Unavailable
-from orchard.core.tasks import finish
+from orchard.core.tasks import finish, settled
 from orchard.sandbox.answers import BROKEN, translated
 from orchard.sandbox.files import Files, RemotePath
 from orchard.sandbox.packing import Extractor, local_error, tar_blocks
@@ -125,14 +125,8 @@ async def extract(response: aiohttp.ClientResponse, local: Path) -> Transfer:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         feed.stop()
-        await finish(_settled(work))
+        await finish(settled(work))
         raise
-
-
-async def _settled(work: asyncio.Future[Any]) -> None:
-    await asyncio.wait([work])
-    if not work.cancelled():
-        work.exception()
 
 
 def _extract(feed: _Feed, local: Path) -> Transfer:
