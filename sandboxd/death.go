@@ -13,20 +13,44 @@ import (
 	"orchard/sandboxd/internal/lease"
 )
 
-// die says why in the state folder and ends the process, and with it the sandbox.
-func die(state *dirfd.Dir, reason, detail string) {
-	if state != nil {
-		body, err := json.Marshal(map[string]string{"reason": reason, "detail": detail,
-			"at": time.Now().UTC().Format(time.RFC3339Nano)})
-		if err == nil {
-			err = state.Replace("death.json", body)
-		}
-		if err != nil {
-			log.Printf("death.json: %v", err)
-		}
+// die says why in the state folder and in the death note, and ends the process, and with it the sandbox.
+func die(state *dirfd.Dir, note *os.File, reason, detail string) {
+	body, err := json.Marshal(map[string]string{"reason": reason, "detail": detail,
+		"at": time.Now().UTC().Format(time.RFC3339Nano)})
+	if err == nil && state != nil {
+		err = state.Replace("death.json", body)
+	}
+	if err == nil && note != nil {
+		err = rewrite(note, body)
+	}
+	if err != nil {
+		log.Printf("saying why the sandbox ends: %v", err)
 	}
 	log.Printf("the sandbox ends: %s %s", reason, detail)
 	os.Exit(0)
+}
+
+// deathNote opens the file in which the container runtime looks for last words; opened
+// early, so that it is found however a command rearranges the file system. "" is none.
+func deathNote(path string) *os.File {
+	if path == "" {
+		return nil
+	}
+	note, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		log.Printf("death_file: %v", err)
+		return nil
+	}
+	return note
+}
+
+// rewrite replaces whatever a command may have put there.
+func rewrite(note *os.File, body []byte) error {
+	if err := note.Truncate(0); err != nil {
+		return err
+	}
+	_, err := note.WriteAt(body, 0)
+	return err
 }
 
 func terms(l config.Lease) lease.Terms {

@@ -35,6 +35,11 @@ func main() {
 		switch os.Args[1] {
 		case "supervise":
 			syscall.Exit(mark.Supervise())
+		case "install":
+			if err := install(os.Args[2:]); err != nil {
+				log.Fatal(err)
+			}
+			return
 		case "--version", "version":
 			fmt.Printf("sandboxd %s wire %s\n", version, wire.Version)
 			return
@@ -54,10 +59,12 @@ func run(arguments []string) error {
 	if err != nil {
 		return err
 	}
+	inherited(c)
 	state, err := stateFolder(c)
 	if err != nil {
 		return err
 	}
+	note := deathNote(c.DeathFile)
 	maker, err := newMaker(c)
 	if err != nil {
 		return err
@@ -86,7 +93,7 @@ func run(arguments []string) error {
 	}
 	life.Watch(func(reason, detail string) {
 		table.Shutdown()
-		die(state, reason, detail)
+		die(state, note, reason, detail)
 	})
 	go onSignal(life)
 	if len(c.Entrypoint) > 0 {

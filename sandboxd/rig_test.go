@@ -47,6 +47,9 @@ type options struct {
 	memory int
 	config map[string]any
 	state  bool
+	// env and dir are added to the daemon's own.
+	env []string
+	dir string
 	// descriptors is the daemon's limit of open descriptors, 0 for that of the tests.
 	descriptors int
 }
@@ -107,6 +110,8 @@ func start(t *testing.T, o options) *daemon {
 	}
 	d.process.ExtraFiles = files
 	d.process.Env = append(os.Environ(), "SANDBOXD_UNDER_TEST=1", "DAEMON_SECRET=x", "GORACE=atexit_sleep_ms=0")
+	d.process.Env = append(d.process.Env, o.env...)
+	d.process.Dir = o.dir
 	d.process.Stderr = os.Stderr
 	d.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must(t, d.process.Start())

@@ -50,6 +50,8 @@ type Config struct {
 	Cgroup          *Cgroup           `json:"cgroup"`
 	StateFD         *int              `json:"state_fd"`
 	StateDir        string            `json:"state_dir"`
+	EnvFromProcess  bool              `json:"env_from_process"`
+	DeathFile       string            `json:"death_file"`
 	SpoolLimitBytes int64             `json:"spool_limit_bytes"`
 	Entrypoint      []string          `json:"entrypoint"`
 	Shell           string            `json:"shell"`
@@ -80,8 +82,8 @@ func (c *Config) check() error {
 		return errors.New("token_sha256: 64 hexadecimal digits are due")
 	case (c.Listen.FD == nil) == (c.Listen.TCP == ""):
 		return errors.New("listen: either fd or tcp is due")
-	case !strings.HasPrefix(c.Workdir, "/"):
-		return errors.New("workdir: an absolute path is due")
+	case c.Workdir != "." && !strings.HasPrefix(c.Workdir, "/"):
+		return errors.New("workdir: an absolute path is due, or \".\"")
 	case c.SpoolLimitBytes < 128<<10:
 		return errors.New("spool_limit_bytes: at least 131072 is due")
 	case c.Cgroup != nil && c.Cgroup.Version != 1 && c.Cgroup.Version != 2:
