@@ -24,6 +24,7 @@ MaxTtl = Annotated[float | None, typer.Option("--max-ttl", help="Seconds beyond 
 Idle = Annotated[float | None, typer.Option(help="Seconds without activity until it ends.")]
 Timeout = Annotated[float | None, typer.Option(help="Seconds until the command and its tree are killed.")]
 Stdin = Annotated[bool, typer.Option("--stdin", "-i", help="Pass this program's stdin on.")]
+Tty = Annotated[bool, typer.Option("--tty", "-t", help="Run it on a terminal: this one, where there is one; with -i.")]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Print the process's id and leave it running.")]
 RetryBroken = Annotated[
     bool, typer.Option("--retry-broken", help="Run again what infrastructure broke for good in this run.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from orchard.cli import console, copying, streaming
+from orchard.cli import console, copying, streaming, terminal
 from orchard.cli.options import (
     Cpu,
     Cwd,
@@ -24,12 +24,14 @@ from orchard.cli.options import (
     Stdin,
     Timeout,
     Ttl,
+    Tty,
     Url,
     User,
     Workdir,
     pairs,
 )  # fmt: skip
 from orchard.core.errors import InvalidArgument
+from orchard.sandbox.commands import CommandOptions
 from orchard.sandbox.orchard import Orchard, SandboxOptions
 from orchard.sandbox.types import SandboxInfo
 
@@ -156,18 +158,19 @@ def run(
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
     cpu: Cpu = None, memory: Memory = None, disk: Disk = None, pids: Pids = None, env: Env = None, user: User = None,
     workdir: Workdir = None, network: Network = None, ttl: Ttl = None, timeout: Timeout = None, stdin: Stdin = False,
-    url: Url = None,
+    tty: Tty = False, url: Url = None,
 ) -> None:  # fmt: skip
     """Run one command in a fresh sandbox, stream its output as it comes, end the sandbox, exit with its exit code.
 
     The sandbox is gone when this program ends, however it ends: also on Ctrl-C, SIGTERM and, within 30 s, kill -9.
 
     Example: orchard sandbox run python:3.12 -- python -c 'print("hello")'
+    Example: orchard sandbox run -t python:3.12 -- bash
     """
     options = options_of(
         cpu=cpu, memory=memory, disk=disk, pids=pids, env=env, user=user, workdir=workdir, network=network, ttl=ttl
     )
-    streaming.exit_with(streaming.run_once(url, image, options, command, timeout, stdin))
+    streaming.exit_with(streaming.run_once(url, image, options, command, timeout, _how(tty), stdin or tty))
 
 
 @app.command("exec", epilog=console.RUN_CODES)
@@ -175,15 +178,22 @@ def exec_(
     sandbox: Annotated[str, typer.Argument(help="ID")],
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
     cwd: Cwd = None, env: Env = None, user: User = None, timeout: Timeout = None, stdin: Stdin = False,
-    detach: Detach = False, url: Url = None,
+    tty: Tty = False, detach: Detach = False, url: Url = None,
 ) -> None:  # fmt: skip
     """Run a command in a sandbox, stream its output as it comes, exit with its exit code. Ctrl-C ends the command.
 
     Example: orchard sandbox exec sb-01j9zq3k7h0000000000 --cwd /src -- sh -c 'make && make test'
     """
-    facts: dict[str, Any] = {"cwd": cwd, "env": pairs(env or [], "env"), "user": user}
-    options = {name: value for name, value in facts.items() if value}
-    streaming.exit_with(streaming.run_in(url, sandbox, command, timeout, options, stdin=stdin, detach=detach))
+    options = _how(tty, cwd=cwd, env=pairs(env or [], "env"), user=user)
+    streaming.exit_with(streaming.run_in(url, sandbox, command, timeout, options, stdin=stdin or tty, detach=detach))
+
+
+def _how(tty: bool, **given: Any) -> CommandOptions:
+    """Return what was given, for ``Sandbox.start``; with ``tty`` a terminal of this one's size."""
+    facts: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if tty:
+        facts["pty"] = terminal.size()
+    return CommandOptions(**facts)
 
 
 @app.command(epilog=console.RUN_CODES)

@@ -8,14 +8,14 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
-from orchard.cli import console
+from orchard.cli import console, terminal
 from orchard.core.errors import CommandNotStarted, InvalidArgument, OrchardError
 from orchard.core.tasks import finish
 from orchard.sandbox.box import Sandbox
-from orchard.sandbox.commands import Output, ProcessStatus
+from orchard.sandbox.commands import CommandOptions, Output, ProcessStatus
 from orchard.sandbox.orchard import Orchard, SandboxOptions
 from orchard.sandbox.process import Process
 
@@ -55,22 +55,23 @@ def _failure_code(error: OrchardError) -> int:
 
 
 async def run_once(
-    url: str | None, image: str, options: SandboxOptions, argv: list[str], timeout: float | None, stdin: bool
-) -> int:
+    url: str | None, image: str, options: SandboxOptions, argv: list[str], timeout: float | None, how: CommandOptions,
+    stdin: bool,
+) -> int:  # fmt: skip
     """Run ``argv`` in a fresh sandbox that ends with it; return its exit code."""
     async with Orchard(url) as orchard:
         with console.working(f"making a sandbox of {image}"):
             owned = orchard.sandbox(image, **options)
             box = await owned.__aenter__()
         try:
-            process = await box.start(argv, timeout=timeout, stdin=stdin)
-            return await _attended(process, stdin)
+            process = await box.start(argv, timeout=timeout, stdin=stdin, **how)
+            return await _attended(process, stdin=stdin, on_terminal="pty" in how)
         finally:
             await finish(owned.__aexit__(None, None, None))
 
 
 async def run_in(
-    url: str | None, sandbox: str, argv: list[str], timeout: float | None, options: dict[str, Any], *,
+    url: str | None, sandbox: str, argv: list[str], timeout: float | None, options: CommandOptions, *,
     stdin: bool, detach: bool,
 ) -> int:  # fmt: skip
     """Run ``argv`` in a sandbox; return its exit code. Interrupted, it ends the command."""
@@ -81,7 +82,7 @@ async def run_in(
             console.out(process.id)
             return 0
         try:
-            return await _attended(process, stdin)
+            return await _attended(process, stdin=stdin, on_terminal="pty" in options)
         except (asyncio.CancelledError, BrokenPipeError):
             await finish(_kill(process))
             raise
@@ -95,25 +96,36 @@ async def _kill(process: Process) -> None:
         console.say(f"the command may still run: {error}")
 
 
-async def _attended(process: Process, stdin: bool) -> int:
-    feeder = asyncio.ensure_future(_feed(process)) if stdin else None
+async def _attended(process: Process, *, stdin: bool, on_terminal: bool) -> int:
+    async with AsyncExitStack() as held:
+        if on_terminal:
+            held.enter_context(terminal.raw())
+            await held.enter_async_context(_beside(terminal.follow_size(process)))
+        if stdin:
+            await held.enter_async_context(_beside(_feed(process)))
+        await _pass_on(process.events())
+    return exit_code(process.status)
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Do ``work`` while the body runs; the command's end, and what it was, outrank what became of it."""
+    task = asyncio.ensure_future(work)
     try:
-        return await _pass_on(process.events(), process)
+        yield
     finally:
-        if feeder is not None:
-            feeder.cancel()
-            await asyncio.wait([feeder])
-            _ = feeder.cancelled() or feeder.exception()  # the command's end outranks what became of its input
+        task.cancel()
+        await asyncio.wait([task])
+        _ = task.cancelled() or task.exception()
 
 
-async def _pass_on(events: AsyncGenerator[Output], process: Process) -> int:
+async def _pass_on(events: AsyncGenerator[Output]) -> None:
     async with aclosing(events):
         async for event in events:
             if event.lost:
                 console.say(f"[{event.lost} bytes of {event.stream} are no longer kept]")
             file = sys.stdout if event.stream == "stdout" else sys.stderr
             await asyncio.to_thread(_write, file.fileno(), event.data)  # a slow reader must not stop the lease
-    return exit_code(process.status)
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -166,7 +178,7 @@ async def logs(url: str | None, sandbox: str, process_id: str, *, follow: bool) 
         box = await orchard.attach(sandbox)
         process = await box.attach(process_id)
         if follow:
-            return await _pass_on(process.events(), process)
+            return await _attended(process, stdin=False, on_terminal=False)
         await _spooled(box, process)
         return 0
 

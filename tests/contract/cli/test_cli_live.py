@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import select
 import signal
 import subprocess
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,6 +136,58 @@ def test_a_signal_deletes_the_sandbox_at_once(cli: Cli, busybox: str) -> None:
     _, errors = process.communicate(timeout=20)
     assert process.returncode == code, errors
     assert b"Traceback" not in errors
+    assert cli.ids() == before
+
+
+class Terminal:
+    """A terminal of ours with a program on it; what is shown is read to the words that are waited for."""
+
+    def __init__(self, cli: Cli, *argv: str) -> None:
+        self.ours, self.theirs = os.openpty()
+        termios.tcsetwinsize(self.theirs, (24, 81))
+        self.program = subprocess.Popen(
+            [*ORCHARD, *argv], env=cli.env, stdin=self.theirs, stdout=self.theirs, stderr=self.theirs
+        )
+
+    def type(self, text: bytes) -> None:
+        os.write(self.ours, text)
+
+    def resize(self, rows: int, columns: int) -> None:
+        termios.tcsetwinsize(self.ours, (rows, columns))
+        self.program.send_signal(signal.SIGWINCH)  # it is nobody's foreground group, so the kernel tells nobody
+
+    def until(self, words: bytes) -> bytes:
+        seen = b""
+        while words not in seen:
+            assert select.select([self.ours], [], [], 30)[0], f"{words!r} is not in {seen!r}"
+            seen += os.read(self.ours, 4096)
+        return seen
+
+    def cooked(self) -> bool:
+        return bool(termios.tcgetattr(self.theirs)[3] & termios.ICANON)
+
+    def close(self) -> None:
+        os.close(self.ours)
+        os.close(self.theirs)
+
+
+SIZES = "trap 'stty size' WINCH; stty size; read first; echo got $first; while :; do read -t 1 line; done"
+
+
+def test_a_command_on_this_terminal(cli: Cli, busybox: str) -> None:
+    before = cli.ids()
+    terminal = Terminal(cli, "sandbox", "run", "-it", busybox, "--", "sh", "-c", SIZES)
+    terminal.until(b"24 81\r\n")
+    assert not terminal.cooked()
+    terminal.type(b"hello\r")
+    terminal.until(b"got hello\r\n")
+    terminal.resize(33, 99)
+    terminal.until(b"33 99\r\n")
+    terminal.type(b"\x03")  # Ctrl-C reaches the command, and not us
+    terminal.until(b"^C")
+    assert terminal.program.wait(30) == 130
+    assert terminal.cooked(), "the terminal is left as it was"
+    terminal.close()
     assert cli.ids() == before
 
 

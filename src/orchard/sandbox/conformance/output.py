@@ -162,6 +162,26 @@ async def _merged(ctx: Context) -> None:
         expect(result.stdout == wanted and result.stderr == b"", f"out of order: {result.stdout[:80]!r} …")
 
 
+@check(
+    23,
+    "a terminal has the size given and told anew, and all on it is one stream",
+    feature="pty",
+    tools=("stty",),
+)
+async def _terminal(ctx: Context) -> None:
+    script = "test -t 0 && test -t 1 && test -t 2 && stty size; read x; stty size; echo got $x >&2; exit 4"
+    async with ctx.box() as box:
+        process = await box.start(script, stdin=True, pty=(80, 24))
+        lines = process.lines()
+        expect((first := await anext(lines)) == "24 80\r", f"saw {first!r}")
+        await process.resize(100, 30)
+        await process.send("hello\n")
+        rest = [line async for line in lines]
+        expect(rest[-2:] == ["30 100\r", "got hello\r"], f"saw {rest}")
+        result = await process.wait(10)
+        expect((result.exit_code, result.stderr_bytes) == (4, 0), f"saw {result}")
+
+
 @check(23, "nothing is filtered, not even a shell's own noise")
 async def _unfiltered(ctx: Context) -> None:
     async with ctx.box() as box:
