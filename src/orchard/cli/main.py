@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("orchard.cli.demo", "Scripted agents on real bugs of real libraries, graded and shown."),
     "eval": ("orchard.cli.eval", "Evaluate a model or scripted agents on tasks under harnesses."),
     "report": ("orchard.cli.report", "Report on a run as it stands."),
+    "cost": ("orchard.cli.cost", "Estimate money for sandboxes on nodes, beside services that bill them."),
     "conformance": ("orchard.cli.conformance", "Judge a backend or a service by the behaviours of a sandbox."),
     "doctor": ("orchard.cli.doctor", "Say what this machine can and cannot do, and why."),
 }

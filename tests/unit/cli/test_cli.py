@@ -36,7 +36,7 @@ SUB = {
     "sandbox": ["create", "ls", "info", "rm", "run", "exec", "logs", "cp"], "keys": ["new", "ls"],
     "image": ["import", "ls", "rm"], "trajectories": ["ls", "show", "export"],
 }  # fmt: skip
-PAGES = [[name, sub] for name, subs in SUB.items() for sub in subs] + [["serve"], ["doctor"], ["conformance"]]
+PAGES = [[name, sub] for name, subs in SUB.items() for sub in subs] + [["serve"], ["doctor"], ["conformance"], ["cost"]]
 
 
 def test_every_help_page_has_an_example_and_exit_codes() -> None:
