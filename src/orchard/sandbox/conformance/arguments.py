@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 
 from orchard.core.errors import CommandNotStarted, InvalidArgument
@@ -106,7 +107,8 @@ async def _normal_priority(ctx: Context) -> None:
     async with ctx.box() as box:
         result = await box.run("cut -d' ' -f19 /proc/self/stat; cat /proc/self/oom_score_adj")
         nice, score = result.text.split()
-        expect(nice == "0" and 0 <= int(score) <= 200, f"nice {nice}, oom_score_adj {score}")
+        usual = {0, os.nice(0)}  # who runs the suite, and so a local backend, under `nice` gets niced commands
+        expect(int(nice) in usual and 0 <= int(score) <= 200, f"nice {nice}, oom_score_adj {score}")
 
 
 @check(26, "no signal is blocked or ignored, and no descriptor is inherited")
