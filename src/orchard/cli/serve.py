@@ -18,6 +18,7 @@ from orchard.core.config import data_dir
 from orchard.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from orchard.sandbox.protocol import Backend
     from orchard.service.server import Server
 
 app = typer.Typer(add_completion=False)
@@ -56,23 +57,23 @@ def serve(
     _set_up_logs(log_level)
     if no_auth and host not in _LOOPBACK:
         raise InvalidArgument("--no-auth is for loopback only", field="host", hint="leave --host out, or use keys")
-    if no_auth:
-        console.say("WARNING: no API key is asked for: every program on this machine may use this service")
-    if host not in _LOOPBACK and tls_certificate is None:
-        console.say("WARNING: no TLS: whoever can watch this network sees the keys; put a proxy with TLS in front")
     _check_tls(tls_certificate, tls_key)
     from orchard.sandbox.backends import open_backend
 
-    opened = open_backend(backend)  # before a key is made: what cannot serve makes none
+    opened = open_backend(backend)
     path = None if no_auth else keys or keys_path()
-    if path is not None:
-        _first_key(path)
     _more_files()
     from orchard.service.app import Service
     from orchard.service.options import ServiceOptions
     from orchard.service.server import Server, configure
 
     def listening(port: int) -> None:
+        if path is not None:
+            _first_key(path)  # only now: what cannot serve makes none
+        else:
+            console.say("WARNING: no API key is asked for: every program on this machine may use this service")
+        if host not in _LOOPBACK and tls_certificate is None:
+            console.say("WARNING: no TLS: whoever can watch this network sees the keys; put a proxy with TLS in front")
         shown = f"[{host}]" if ":" in host else host
         console.out(f"serving {'https' if tls_certificate else 'http'}://{shown}:{port} (backend {backend})")
         sys.stdout.flush()
@@ -81,10 +82,11 @@ def serve(
     config = configure(service.app, host=host, port=port, certificate=tls_certificate, key=tls_key)
     server = Server(config, service.stopping, listening)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(_serve(server))
+        runner.run(_serve(server, opened))
 
 
-async def _serve(server: Server) -> None:
+async def _serve(server: Server, backend: Backend) -> None:
+    await backend.capabilities()  # raises where no sandbox could be made
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.stop)
