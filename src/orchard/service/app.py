@@ -76,7 +76,7 @@ class Service:
 
 def _control_plane(control: Control, shown: Metrics) -> FastAPI:
     app = FastAPI(
-        title="Orchard", version=VERSION, redoc_url=None, docs_url="/docs",
+        title="Orchard", version=VERSION, redoc_url=None, docs_url=None,
         description="Creates, drives and destroys sandboxes. Send the key as `Authorization: Bearer KEY`.",
         responses={"default": problem_response()},
     )  # fmt: skip

@@ -23,7 +23,7 @@ from orchard.service.tunnels import Tunnels
 
 log = logging.getLogger("orchard.service")
 
-OPEN_PATHS = frozenset({"/health", "/v1/health", "/openapi.json", "/docs"})
+OPEN_PATHS = frozenset({"/health", "/v1/health", "/openapi.json"})
 """Answered without a key."""
 _BASE = b"/v1/sandboxes/"
 _MOST_BODY = 4 << 20  # bytes of a request to the control plane; the data path has no bound

@@ -326,6 +326,9 @@ async def test_the_document_and_the_metrics_say_what_is_served(http: aiohttp.Cli
     async with http.get("/openapi.json") as answer:
         document = await answer.json()
     assert document["openapi"].startswith("3.")
+    for path in ("/docs", "/redoc"):  # FastAPI's pages load their scripts from elsewhere
+        async with http.get(path) as answer:
+            assert (answer.status, answer.content_type) == (404, "application/problem+json")
     for path in (
         "/v1/sandboxes",
         "/v1/sandboxes/{sandbox_id}/processes",
