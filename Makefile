@@ -7,7 +7,7 @@ PYTEST := python -m pytest
 SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 
-.PHONY: help demo test check lint unit contract system vm twins conformance bench sandboxd setup-demo setup-test lock clean
+.PHONY: help demo test check lint unit contract system vm twins conformance bench cluster-programs cluster cluster-status cluster-down test-cluster sandboxd setup-demo setup-test setup-cluster lock clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
@@ -49,6 +49,21 @@ bench: setup-test sandboxd ## measure against floors and peers; writes bench/res
 	uv pip install -q --python .venv/bin/python -c constraints.txt --group bench
 	python -m bench
 
+cluster-programs: setup-cluster ## build Kubernetes and what it needs from source, once, into the cache (15 min)
+	@python -m tests.kubernetes.cluster programs
+
+cluster: setup-cluster ## bring up a real two-node Kubernetes on this machine (root); prints its KUBECONFIG
+	@python -m tests.kubernetes.cluster up
+
+cluster-status: ## what of the cluster runs: parts, memory, nodes, pods, logs
+	@python -m tests.kubernetes.cluster status
+
+cluster-down: ## remove every trace of the cluster but the cache
+	@python -m tests.kubernetes.cluster down
+
+test-cluster: setup-cluster sandboxd ## the Kubernetes lane: on the cluster that KUBECONFIG names, else on one brought up for it
+	$(if $(KUBECONFIG),,@trap 'python -m tests.kubernetes.cluster down' EXIT; python -m tests.kubernetes.cluster up &&) $(PYTEST) -q tests/kubernetes
+
 sandboxd: $(SANDBOXD) ## build the daemon that runs inside every sandbox
 $(SANDBOXD): $(GO_SOURCES)
 	@mkdir -p $(@D)
@@ -58,6 +73,9 @@ setup-demo:
 	@scripts/setup demo
 setup-test:
 	@scripts/setup test
+setup-cluster:
+	@scripts/setup test
+	@scripts/setup cluster
 
 lock: ## refresh constraints.txt
 	uv pip compile -q --upgrade --no-emit-index-url --no-annotate --no-header --group dev --group bench --group tools pyproject.toml -o constraints.txt

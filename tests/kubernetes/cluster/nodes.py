@@ -1,0 +1,160 @@
+"""What a node needs before its parts start: files of configuration and a cgroup; and what its end leaves to clear."""
+
+import contextlib
+import json
+import os
+import signal
+from pathlib import Path
+
+from tests.kubernetes.cluster.place import DNS, PKI, PRIVATE_REGISTRY, REGISTRY, RUN, Node
+from tests.kubernetes.cluster.processes import wait_until
+
+PAUSE = f"{REGISTRY}/pause:1"
+_CGROUPS = Path("/sys/fs/cgroup")
+_CONTAINERD = """\
+version = 3
+root = "{folder}/containerd"
+state = "{folder}/state"
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[grpc]
+  address = "{socket}"
+[plugins."io.containerd.cri.v1.images"]
+  max_concurrent_downloads = 10
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{pause}"
+[plugins."io.containerd.cri.v1.images".registry]
+  config_path = "{folder}/registries"
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  netns_mounts_under_state_dir = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["/usr/lib/cni"]
+  conf_dir = "{folder}/cni"
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
+"""
+_PLAIN_HTTP = """\
+server = "http://{registry}"
+[host."http://{registry}"]
+  capabilities = ["pull", "resolve"]
+"""
+
+
+def prepare(node: Node) -> None:
+    """Write the node's files and make its cgroup."""
+    for folder in ("cni", "kubelet", "ipam"):
+        (node.folder / folder).mkdir(parents=True)
+    text = _CONTAINERD.format(folder=node.folder, socket=node.socket, pause=PAUSE)
+    (node.folder / "containerd.toml").write_text(text)
+    for registry in (REGISTRY, PRIVATE_REGISTRY):
+        hosts = node.folder / "registries" / registry / "hosts.toml"
+        hosts.parent.mkdir(parents=True)
+        hosts.write_text(_PLAIN_HTTP.format(registry=registry))
+    (node.folder / "cni" / "10-pods.conflist").write_text(json.dumps(_pod_network(node)))
+    (node.folder / "kubelet.json").write_text(json.dumps(_kubelet(node), indent=1))
+    (RUN / "resolv.conf").write_text("# pods with dnsPolicy Default find no name server\n")
+    for hierarchy in _hierarchies():
+        (hierarchy / node.cgroup).mkdir(exist_ok=True)
+    for limit in ("cpus", "mems"):  # cgroup v1: a cpuset starts empty, and nothing runs in an empty one
+        whole = _CGROUPS / "cpuset" / f"cpuset.{limit}"
+        if whole.exists():
+            (whole.parent / node.cgroup / whole.name).write_text(whole.read_text())
+
+
+def clear(node: Node) -> None:
+    """Kill what is left of the node's pods and of their shims; remove sockets and cgroups."""
+    for hierarchy in _hierarchies():
+        root = hierarchy / node.cgroup
+        wait_until(lambda root=root: not _kill(_members(root)), 10, f"the end of the processes in {root}")
+    shim = f"{node.socket}".encode()
+    wait_until(lambda: not _kill(_shims(shim)), 10, f"the end of the shims of {node.name}")
+    for bundle in (node.folder / "state").glob("io.containerd.runtime.v2.task/*/*/bootstrap.json"):
+        address = json.loads(bundle.read_text()).get("address", "")
+        Path(address.removeprefix("unix://")).unlink(missing_ok=True)
+    for hierarchy in _hierarchies():
+        folders = sorted((hierarchy / node.cgroup).rglob("*/"), key=lambda path: len(path.parts), reverse=True)
+        for folder in [*folders, hierarchy / node.cgroup]:
+            with contextlib.suppress(FileNotFoundError):
+                folder.rmdir()
+
+
+def _hierarchies() -> list[Path]:
+    if (_CGROUPS / "cgroup.controllers").exists():
+        return [_CGROUPS]
+    return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _members(root: Path) -> list[int]:
+    found: list[int] = []
+    for file in root.rglob("cgroup.procs"):
+        with contextlib.suppress(FileNotFoundError, OSError):
+            found += map(int, file.read_text().split())
+    return found
+
+
+def _shims(address: bytes) -> list[int]:
+    """Return the shims that report to ``address``; they live in no cgroup of the node's."""
+    found: list[int] = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = file.read_bytes().split(b"\0")
+            if b"containerd-shim" in words[0] and address in words:
+                found.append(int(file.parent.name))
+    return found
+
+
+def _kill(pids: list[int]) -> bool:
+    """Kill them; return whether there were any."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(pids)
+
+
+def _pod_network(node: Node) -> dict[str, object]:
+    ranges = [[{"subnet": node.pods}]]
+    ipam = {
+        "type": "host-local",
+        "dataDir": str(node.folder / "ipam"),
+        "ranges": ranges,
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    return {"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]}
+
+
+def _kubelet(node: Node) -> dict[str, object]:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(PKI / "ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(PKI / f"{node.name}.crt"),
+        "tlsPrivateKeyFile": str(PKI / f"{node.name}.key"),
+        "containerRuntimeEndpoint": f"unix://{node.socket}",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{node.cgroup}",
+        "enforceNodeAllocatable": ["pods"],
+        "failSwapOn": False,
+        "failCgroupV1": False,
+        "featureGates": {"KubeletInUserNamespace": True, "ImageVolume": True},
+        "clusterDNS": [DNS],
+        "clusterDomain": "cluster.local",
+        "resolvConf": str(RUN / "resolv.conf"),
+        "maxPods": 500,
+        "podPidsLimit": 4096,
+        "evictionHard": {"memory.available": "200Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "imageGCHighThresholdPercent": 100,
+        "serializeImagePulls": False,
+        "registryPullQPS": 50,
+        "registryBurst": 100,
+        "kubeAPIQPS": 500,
+        "kubeAPIBurst": 1000,
+        "nodeLeaseDurationSeconds": 20,
+        "volumePluginDir": str(node.folder / "volume-plugins"),
+        "podLogsDir": str(node.folder / "pod-logs"),
+    }

@@ -1,0 +1,101 @@
+"""The cluster's processes: started apart from whoever starts them, known by pid and start time, ended for certain."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.kubernetes.cluster.place import LOGS, PIDS, Node
+
+from orchard.core.config import base_env
+from orchard.core.errors import MachineUnfit
+from orchard.sandbox.local.process import Target, target
+
+_APART = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
+"""The shell ends at once, so what it started is nobody's child and outlives us."""
+
+
+def run(*argv: str | Path, stdin: str | None = None, env: Mapping[str, str] | None = None) -> str:
+    """Return what a command printed.
+
+    Raises:
+        MachineUnfit: it failed; with its words.
+    """
+    done = subprocess.run(argv, input=stdin, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = (done.stderr.strip() or done.stdout.strip())[-2000:]
+        raise MachineUnfit(f"`{' '.join(map(str, argv))[:300]}` ended with {done.returncode}: {words}")
+    return done.stdout
+
+
+def wait_until(holds: Callable[[], bool], seconds: float, what: str) -> None:
+    """Return once ``holds``, looked at twenty times a second.
+
+    Raises:
+        TimeoutError: not within ``seconds``; names ``what``.
+    """
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {seconds:.0f} s for {what}")
+        time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process of the cluster."""
+
+    name: str
+    argv: Sequence[str | Path]
+    node: Node | None = None
+    """Whose network it lives in; None is the machine's own."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def log(self) -> Path:
+        """What it wrote."""
+        return LOGS / f"{self.name}.log"
+
+    def running(self) -> Target | None:
+        """Return its process, or None where it does not run."""
+        try:
+            pid, started = map(int, (PIDS / self.name).read_text().split())
+        except FileNotFoundError:
+            return None
+        found = Target(pid, started)
+        return found if found.alive() else None
+
+    def start(self, programs: Path) -> None:
+        """Start it unless it runs; ``programs`` is the folder of the cluster's programs."""
+        if self.running():
+            return
+        # nsenter and not `ip netns exec`: that one hides the cgroup file systems from the kubelet
+        enter = ["nsenter", f"--net=/run/netns/{self.node.namespace}"] if self.node else []
+        env = {"PATH": f"{programs}:{base_env()['PATH']}", "HOME": "/nonexistent", **self.env}
+        pid = int(run("sh", "-c", _APART, self.log, "setsid", *enter, *self.argv, env=env))
+        process = target(pid)
+        if process is None:
+            raise MachineUnfit(f"{self.name} ended at once: {self.log.read_text()[-1000:]}")
+        (PIDS / self.name).write_text(f"{pid} {process.started}")
+
+    def stop(self, *, grace: float = 10.0) -> None:
+        """End it by SIGTERM, and after ``grace`` seconds by SIGKILL. Nothing where it does not run."""
+        process = self.running()
+        if process and grace:
+            self.signal(signal.SIGTERM)
+            self.signal(signal.SIGCONT)
+            end = time.monotonic() + grace
+            while process.alive() and time.monotonic() < end:
+                time.sleep(0.02)
+        if process and not process.kill():
+            raise MachineUnfit(f"{self.name}, pid {process.pid}, does not end even by SIGKILL")
+        (PIDS / self.name).unlink(missing_ok=True)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send ``number`` to it where it runs: SIGSTOP freezes it, SIGCONT lets it go on."""
+        process = self.running()
+        if process:
+            os.kill(process.pid, number)

@@ -1,0 +1,31 @@
+"""Fixtures of the cluster lane: the cluster of this machine, or the one that ``KUBECONFIG`` names."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.kubernetes.cluster.cluster import Cluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    """The cluster, brought up where it is not; ``make cluster-down`` ends it."""
+    found = Cluster()
+    found.up()
+    return found
+
+
+@pytest.fixture
+def own_cluster(cluster: Cluster) -> Iterator[Cluster]:
+    """Our own cluster, for tests that break its parts; whatever such a test leaves dead is started again."""
+    if not cluster.ours:
+        pytest.skip("KUBECONFIG names another's cluster, whose parts are not ours to break")
+    yield cluster
+    cluster.up()
+    cluster.wait_for_nodes()
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace for one test, under PodSecurity ``baseline``."""
+    with cluster.namespace() as name:
+        yield name

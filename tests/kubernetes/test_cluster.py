@@ -1,0 +1,175 @@
+"""The cluster of the lane itself: what every other test here stands on."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.processes import run, wait_until
+from tests.kubernetes.cluster.simulated import LABEL
+
+from orchard.core.errors import MachineUnfit
+from orchard.sandbox.local.images import goarch
+
+_SERVER = ["httpd", "-f", "-p", "8000", "-h", "/etc"]
+_OPEN = [{}]
+"""Rules of a NetworkPolicy that let everything through."""
+
+
+def pod(name: str, image: str, command: list[str] | None = None, **spec: Any) -> dict[str, Any]:
+    main = {"name": "main", "image": image, **({"command": command} if command else {})}
+    spec = {"automountServiceAccountToken": False, "terminationGracePeriodSeconds": 0, "containers": [main], **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"name": name}}, "spec": spec}
+
+
+def ready(cluster: Cluster, namespace: str, *pods: dict[str, Any]) -> dict[str, str]:
+    """Create pods, wait until they are Ready, and return each one's address."""
+    cluster.apply(*pods, namespace=namespace)
+    names = [item["metadata"]["name"] for item in pods]
+    waiting = [f"pod/{name}" for name in names]
+    cluster.kubectl("-n", namespace, "wait", "--for=condition=Ready", *waiting, "--timeout=90s")
+    return {name: cluster.get("-n", namespace, "pod", name)["status"]["podIP"] for name in names}
+
+
+def inside(cluster: Cluster, namespace: str, name: str, *command: str) -> str:
+    return cluster.kubectl("-n", namespace, "exec", name, "--", *command)
+
+
+def reaches(cluster: Cluster, namespace: str, name: str, url: str) -> bool:
+    try:
+        inside(cluster, namespace, name, "wget", "-q", "-T", "2", "-O", "/dev/null", url)
+    except MachineUnfit:
+        return False
+    return True
+
+
+def test_nodes_are_ready(cluster: Cluster) -> None:
+    states = {
+        node["metadata"]["name"]: condition["status"]
+        for node in cluster.get("nodes")["items"]
+        for condition in node["status"]["conditions"]
+        if condition["type"] == "Ready" and LABEL not in node["metadata"]["labels"]
+    }
+    assert states == dict.fromkeys(cluster.nodes, "True")
+    assert len(states) >= 2
+
+
+@pytest.mark.parametrize("image", ["busybox", "nonroot", "debian"])
+def test_image_of_the_registry_runs_on_each_node(cluster: Cluster, namespace: str, image: str) -> None:
+    pods = [
+        pod(f"on-{node}", cluster.image(image), ["sleep", "600"], nodeSelector={"kubernetes.io/hostname": node})
+        for node in cluster.nodes
+    ]
+    for name in ready(cluster, namespace, *pods):
+        assert inside(cluster, namespace, name, "id", "-u").strip() == {"nonroot": "1000"}.get(image, "0")
+
+
+def test_static_binary_runs_on_scratch(cluster: Cluster, namespace: str) -> None:
+    cluster.apply(pod("only", cluster.image("scratch"), ["/app", "hello"], restartPolicy="Never"), namespace=namespace)
+    cluster.kubectl("-n", namespace, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/only", "--timeout=60s")
+    assert cluster.kubectl("-n", namespace, "logs", "only") == "hello\n"
+
+
+def test_image_of_another_architecture_says_so(cluster: Cluster) -> None:
+    verify = f"--tls-verify={str(not cluster.ours).lower()}"
+    told = json.loads(run("skopeo", "inspect", "--config", verify, f"docker://{cluster.image('foreign')}"))
+    assert told["architecture"] != goarch()
+
+
+def test_image_volume_feeds_an_image_that_has_nothing(cluster: Cluster, namespace: str) -> None:
+    box = pod("fed", cluster.image("scratch"), ["/tools/bin/busybox", "sleep", "600"])
+    box["spec"]["volumes"] = [{"name": "tools", "image": {"reference": cluster.image("busybox")}}]
+    box["spec"]["containers"][0]["volumeMounts"] = [{"name": "tools", "mountPath": "/tools"}]
+    ready(cluster, namespace, box)
+    assert "app" in inside(cluster, namespace, "fed", "/tools/bin/busybox", "ls", "/").split()
+
+
+def test_names_of_services_resolve_and_answer_across_nodes(cluster: Cluster, namespace: str) -> None:
+    first, last = cluster.nodes[0], cluster.nodes[-1]
+    server = pod("server", cluster.image("busybox"), _SERVER, nodeSelector={"kubernetes.io/hostname": last})
+    client = pod("client", cluster.image("busybox"), ["sleep", "600"], nodeSelector={"kubernetes.io/hostname": first})
+    ports = {"selector": {"name": "server"}, "ports": [{"port": 80, "targetPort": 8000}]}
+    ready(cluster, namespace, server, client)
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": ports}, namespace=namespace
+    )
+    url = f"http://web.{namespace}.svc.cluster.local/passwd"
+    wait_until(lambda: reaches(cluster, namespace, "client", url), 30, f"an answer of {url}")
+    assert "root:x:0" in inside(cluster, namespace, "client", "wget", "-q", "-O", "-", url)
+
+
+@pytest.mark.parametrize("direction", ["Ingress", "Egress"])
+def test_network_policy_bites_and_lets_go(cluster: Cluster, namespace: str, direction: str) -> None:
+    server = pod("server", cluster.image("busybox"), _SERVER)
+    client = pod("client", cluster.image("busybox"), ["sleep", "600"])
+    url = f"http://{ready(cluster, namespace, server, client)['server']}:8000/passwd"
+    wait_until(
+        lambda: reaches(cluster, namespace, "client", url), 20, "the client to reach the server without a policy"
+    )
+    who = {"Ingress": "server", "Egress": "client"}[direction]
+    spec: dict[str, Any] = {"podSelector": {"matchLabels": {"name": who}}, "policyTypes": [direction]}
+    policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny"}, "spec": spec}
+    cluster.apply(policy, namespace=namespace)
+    wait_until(lambda: not reaches(cluster, namespace, "client", url), 20, f"{direction} to be denied")
+    cluster.apply({**policy, "spec": {**spec, direction.lower(): _OPEN}}, namespace=namespace)
+    wait_until(lambda: reaches(cluster, namespace, "client", url), 20, f"{direction} to be allowed again")
+
+
+def test_private_registry_wants_its_password(own_cluster: Cluster, namespace: str) -> None:
+    cluster = own_cluster
+    reference = cluster.image("scratch", private=True)
+    secret = {"type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": cluster.pull_secret}}
+    cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}, **secret}, namespace=namespace)
+    ready(cluster, namespace, pod("with", reference, imagePullSecrets=[{"name": "login"}]))
+    always = {"name": "main", "image": reference, "imagePullPolicy": "Always"}
+    cluster.apply(pod("without", reference, containers=[always]), namespace=namespace)
+    reason = "{.status.containerStatuses[0].state.waiting.reason}"
+    refused = {"ErrImagePull", "ImagePullBackOff"}
+    wait_until(
+        lambda: cluster.kubectl("-n", namespace, "get", "pod", "without", "-o", f"jsonpath={reason}") in refused,
+        60,
+        "a refused pull",
+    )
+
+
+def test_pod_security_refuses_what_is_privileged(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(MachineUnfit, match="violates PodSecurity"):
+        cluster.apply(pod("host", cluster.image("scratch"), hostNetwork=True), namespace=namespace)
+
+
+def test_service_account_is_refused_by_priority_and_fairness(own_cluster: Cluster, namespace: str) -> None:
+    cluster = own_cluster
+    ask = (cluster.programs / "kubectl", f"--kubeconfig={cluster.kubeconfig_of(namespace)}", "get", "--raw", "/version")
+
+    def answered() -> bool:
+        try:
+            run(*ask)
+        except MachineUnfit as error:
+            if "too many requests" not in str(error).lower():
+                raise
+            return False
+        return True
+
+    assert answered()
+    with cluster.refusing(namespace):
+        wait_until(lambda: not answered(), 20, "a refusal")
+    wait_until(answered, 20, "an answer again")
+
+
+def test_stopped_part_comes_back_and_keeps_its_state(own_cluster: Cluster, namespace: str) -> None:
+    cluster = own_cluster
+    cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}}, namespace=namespace)
+    with cluster.stopped("apiserver", grace=0), pytest.raises(MachineUnfit):
+        cluster.kubectl("version")
+    assert cluster.get("-n", namespace, "configmap", "kept")["metadata"]["name"] == "kept"
+
+
+def test_simulated_nodes_take_pods_in_name_only(own_cluster: Cluster, namespace: str) -> None:
+    cluster = own_cluster
+    with cluster.simulated(2) as names:
+        there = {"nodeSelector": {LABEL: "true"}, "tolerations": [{"key": LABEL, "operator": "Exists"}]}
+        pods = [pod(f"shadow-{number}", cluster.image("scratch"), **there) for number in range(20)]
+        ready(cluster, namespace, *pods)
+        homes = {item["spec"]["nodeName"] for item in cluster.get("-n", namespace, "pods")["items"]}
+        assert homes <= set(names)
+        cluster.kubectl("-n", namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
