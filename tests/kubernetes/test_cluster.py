@@ -1,10 +1,13 @@
 """The cluster of the lane itself: what every other test here stands on."""
 
 import json
+import ssl
 from typing import Any
 
+import httpx
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.place import API, PKI
 from tests.kubernetes.cluster.processes import run, wait_until
 from tests.kubernetes.cluster.simulated import LABEL
 
@@ -138,22 +141,13 @@ def test_pod_security_refuses_what_is_privileged(cluster: Cluster, namespace: st
 
 
 def test_service_account_is_refused_by_priority_and_fairness(own_cluster: Cluster, namespace: str) -> None:
-    cluster = own_cluster
-    ask = (cluster.programs / "kubectl", f"--kubeconfig={cluster.kubeconfig_of(namespace)}", "get", "--raw", "/version")
-
-    def answered() -> bool:
-        try:
-            run(*ask)
-        except MachineUnfit as error:
-            if "too many requests" not in str(error).lower():
-                raise
-            return False
-        return True
-
-    assert answered()
-    with cluster.refusing(namespace):
-        wait_until(lambda: not answered(), 20, "a refusal")
-    wait_until(answered, 20, "an answer again")
+    bearer = {"Authorization": f"Bearer {own_cluster.token(namespace)}"}
+    with httpx.Client(verify=ssl.create_default_context(cafile=PKI / "ca.crt"), headers=bearer, base_url=API) as client:
+        assert client.get("/version").status_code == 200
+        with own_cluster.refusing(namespace):
+            wait_until(lambda: client.get("/version").status_code == 429, 20, "a refusal")
+            assert client.get(f"/api/v1/namespaces/{namespace}/pods").headers["Retry-After"]
+        wait_until(lambda: client.get("/version").status_code == 200, 20, "an answer again")
 
 
 def test_stopped_part_comes_back_and_keeps_its_state(own_cluster: Cluster, namespace: str) -> None:

@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes.cluster import lifecycle, network, parts, pki, registry, simulated
-from tests.kubernetes.cluster.build import programs
+from tests.kubernetes.cluster import lifecycle, network, parts, registry, simulated
+from tests.kubernetes.cluster.build import CACHE, programs
 from tests.kubernetes.cluster.images import layouts
-from tests.kubernetes.cluster.place import KUBECONFIG, NODES, PRIVATE_REGISTRY, REGISTRY, RUN, Node
+from tests.kubernetes.cluster.place import KUBECONFIG, NODES, PRIVATE_REGISTRY, REGISTRY, Node
 from tests.kubernetes.cluster.processes import Part, run, wait_until
 
 from orchard.core.config import env
@@ -70,8 +70,8 @@ class Cluster:
         self.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(items))
 
     def helm(self, *words: str | Path) -> str:
-        """Return what helm says; its own folders are thrown away with the cluster."""
-        home = {f"HELM_{kind}_HOME": str(RUN / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+        """Return what helm says; its own folders are in the cache, not the user's."""
+        home = {f"HELM_{kind}_HOME": str(CACHE / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
         return run(
             self.programs / "helm", f"--kubeconfig={self.kubeconfig}", *words, env={"PATH": "/usr/bin:/bin", **home}
         )
@@ -122,12 +122,17 @@ class Cluster:
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
-    def kubeconfig_of(self, namespace: str, account: str = "default") -> Path:
-        """Write a kubeconfig for a service account (its token lives an hour), whom API priority and RBAC bind."""
-        token = self.kubectl("-n", namespace, "create", "token", account, "--duration=1h").strip()
-        path = RUN / f"{namespace}-{account}.kubeconfig"
-        pki.write_kubeconfig(path, {"token": token}, namespace)
-        return path
+    def token(self, namespace: str, account: str = "default") -> str:
+        """Return a bearer token, of one hour, for a service account: API priority and RBAC bind it."""
+        return self.kubectl("-n", namespace, "create", "token", account, "--duration=1h").strip()
+
+    def write_kubeconfig(self, path: Path, namespace: str, account: str = "default") -> None:
+        """Write a kubeconfig for a service account."""
+        told = json.loads(self.kubectl("config", "view", "--raw", "--flatten", "--minify", "-o", "json"))
+        told["users"][0]["user"] = {"token": self.token(namespace, account)}
+        told["contexts"][0]["context"]["namespace"] = namespace
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(told))
 
     # -- faults; every one is undone by its counterpart, and whatever stays dead by `up`
 
@@ -220,7 +225,9 @@ def _throttle(name: str, namespace: str, seats: int) -> list[dict[str, Any]]:
         "limitResponse": {"type": "Reject"},
     }
     everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"], "clusterScope": True}
-    rule = {"subjects": [{"kind": "Group", "group": {"name": group}}], "resourceRules": [everything]}
+    subject = {"kind": "Group", "group": {"name": group}}
+    others = {"verbs": ["*"], "nonResourceURLs": ["*"]}
+    rule = {"subjects": [subject], "resourceRules": [everything], "nonResourceRules": [others]}
     schema = {"priorityLevelConfiguration": {"name": name}, "matchingPrecedence": 10, "rules": [rule]}
     return [
         {

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,8 @@ def up() -> Path:
     images = layouts(path)
     with locked("cluster"):
         started = time.monotonic()
+        if _WHOLE.exists():
+            _undo_faults()
         if _WHOLE.exists() and not missing():
             say("already up")
             return KUBECONFIG
@@ -100,6 +103,14 @@ def _make(path: Path, images: dict[str, Path]) -> None:
     kubectl("apply", "-f", "-", stdin=dns)
     kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s")
     eventually(lambda: kubectl("get", "serviceaccount", "default"), "the default service account")
+
+
+def _undo_faults() -> None:
+    """Whatever a test that was killed left frozen goes on, and every cable is plugged in."""
+    for part in parts.all_parts().values():
+        part.signal(signal.SIGCONT)
+    for node in NODES:
+        network.plug(node, into=True)
 
 
 def _start(path: Path) -> None:

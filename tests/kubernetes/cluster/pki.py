@@ -36,13 +36,12 @@ def _certificate(name: str, subject: str, names: str = "DNS:none") -> None:
     signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", f"{name}.ext", *_DAYS)
     _openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *signed)
     user = {"client-certificate": str(PKI / f"{name}.crt"), "client-key": str(PKI / f"{name}.key")}
-    write_kubeconfig(kubeconfig(name), user)
+    _write_kubeconfig(kubeconfig(name), user)
 
 
-def write_kubeconfig(path: Path, user: dict[str, str], namespace: str = "default") -> None:
-    """Write a kubeconfig for ``user`` (its credentials as kubeconfigs name them), readable by us alone."""
+def _write_kubeconfig(path: Path, user: dict[str, str]) -> None:
     cluster = {"server": API, "certificate-authority": str(PKI / "ca.crt")}
-    context = {"cluster": "orchard", "user": "user", "namespace": namespace}
+    context = {"cluster": "orchard", "user": "user"}
     document = {
         "apiVersion": "v1",
         "kind": "Config",
