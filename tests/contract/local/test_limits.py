@@ -119,6 +119,6 @@ def squeeze(sandbox_id: str) -> None:
     if groups.version == 2:
         (groups.bases["unified"] / "orchard" / sandbox_id / "daemon" / "memory.max").write_text("1M")
         return
-    daemon = groups.bases["memory"] / "orchard" / sandbox_id / "daemon"
+    daemon = groups.bases["memory"] / "orchard" / sandbox_id
     usage = int((daemon / "memory.usage_in_bytes").read_text())
     (daemon / "memory.limit_in_bytes").write_text(str(usage + 65536))

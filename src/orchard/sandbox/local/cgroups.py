@@ -1,8 +1,9 @@
-"""Control groups: two sibling leaves for each sandbox, ``daemon`` and ``commands``, on v1 and v2.
+"""Control groups: ``commands`` of each sandbox, and its daemon beside them.
 
-Limits are set on ``commands``, so that they hit what runs in the sandbox and never its daemon. The leaves lie at
+Limits are set on ``commands``, so that they hit what runs in the sandbox and never its daemon. It lies at
 ``orchard/ID`` below a *base*: on v1 our own place in each hierarchy, on v2 the topmost place that we may write to
-(the root of the tree as root, the delegated subtree as an ordinary user).
+(the root of the tree as root, the delegated subtree as an ordinary user). The daemon is in ``orchard/ID`` itself on v1,
+since a memory group costs the kernel 1 KiB for every seven sandboxes that ever lived at once; v2 wants a leaf for it.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class Cgroups:
 
     def runtime_path(self, sandbox_id: str) -> str:
         """Return ``cgroupsPath`` of the runtime's spec: relative to our place on v1, absolute on v2."""
-        inner = f"{ROOM}/{sandbox_id}/daemon"
-        return inner if self.version == 1 else f"/{self.bases['unified'].relative_to(_v2_mount()) / inner}"
+        if self.version == 1:
+            return f"{ROOM}/{sandbox_id}"
+        return f"/{self.bases['unified'].relative_to(_v2_mount()) / ROOM / sandbox_id / 'daemon'}"
 
     def folders(self, sandbox_id: str) -> list[Path]:
         """Return every folder that the sandbox may have, one for each hierarchy."""
@@ -61,8 +63,8 @@ class Cgroups:
 
     def _empty(self, sandbox_id: str) -> bool:
         folders = self.folders(sandbox_id)
-        daemon = folders[0] / "daemon" / "cgroup.procs"  # of a living one the first look is enough
-        if daemon.exists() and daemon.read_text().strip():
+        daemon = folders[0] / ("daemon" if self.version == 2 else "") / "cgroup.procs"
+        if daemon.exists() and daemon.read_text().strip():  # of a living one this look is enough
             return False
         procs = (path for folder in folders for path in folder.rglob("cgroup.procs"))
         return not any(path.read_text().strip() for path in procs)
@@ -156,9 +158,9 @@ def _quota(cpu: float) -> int:
 def oom_killed(folders: list[Path]) -> bool:
     """Return True if the kernel killed the daemon of these folders for memory."""
     for folder in folders:
-        for name in ("memory.events", "memory.oom_control"):
+        for name in ("daemon/memory.events", "memory.oom_control"):  # v1 counts in each group what was killed in it
             with contextlib.suppress(OSError):
-                for line in (folder / "daemon" / name).read_text().splitlines():
+                for line in (folder / name).read_text().splitlines():
                     if line.startswith("oom_kill ") and int(line.split()[1]) > 0:
                         return True
     return False
