@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.frame import MB, Row, Target, p50, p99
-from bench.machine import meminfo
+from bench.machine import meminfo, private
 from bench.place import Contestant, Place
 from orchard.core.errors import OrchardError
 from orchard.sandbox import Sandbox
@@ -34,6 +34,8 @@ class Crowd:
     answered: int
     """Of the worst round."""
     mb_each: float
+    mb_own: float = 0.0
+    """Of it, what each sandboxd holds alone, whatever other programs do meanwhile; 0 where that cannot be seen."""
 
 
 async def measure(place: Place, count: int = 200, peers: Sequence[str] = ("swe-rex", "mini-swe-agent")) -> list[Row]:
@@ -56,6 +58,7 @@ async def measure(place: Place, count: int = 200, peers: Sequence[str] = ("swe-r
         Row(f"{title}, share that answers", orchard.answered / count * 100, "%", count, SHARE, peers=answers),
         Row(f"{title}, memory each by MemAvailable", orchard.mb_each, "MB", count, MEMORY,
             _mb(floors), _mb(others)),
+        Row(f"{title}, private memory of each sandboxd", orchard.mb_own, "MB", count),
         Row(f"{title}, run true among them, p50", p50(asked) * 1000, "ms", count),
         Row(f"{title}, run true among them, p99", p99(asked) * 1000, "ms", count),
         Row(f"{title}, all deleted after", deleting, "s", count),
@@ -67,7 +70,7 @@ def _median(crowds: Sequence[Crowd]) -> Crowd | None:
     if not crowds:
         return None
     seconds, held = p50([crowd.seconds for crowd in crowds]), p50([crowd.mb_each for crowd in crowds])
-    return Crowd(seconds, min(crowd.answered for crowd in crowds), held)
+    return Crowd(seconds, min(crowd.answered for crowd in crowds), held, p50([crowd.mb_own for crowd in crowds]))
 
 
 def _seconds(crowds: Mapping[str, Crowd | None]) -> dict[str, float | None]:
@@ -87,6 +90,7 @@ async def _orchard(place: Place, count: int) -> tuple[Crowd, list[float], float]
         answered = sum(await asyncio.gather(*map(_answers, boxes)))
         await asyncio.sleep(SETTLE)
         held = before - meminfo("MemAvailable")
+        own = sum(private(place.daemon(box.id)) for box in boxes)
         asked: list[float] = []
         for box in boxes:
             begun = time.perf_counter()
@@ -95,7 +99,7 @@ async def _orchard(place: Place, count: int) -> tuple[Crowd, list[float], float]
     finally:
         start = time.perf_counter()
         await _delete(boxes)
-    return Crowd(seconds, answered, held / MB / count), asked, time.perf_counter() - start
+    return Crowd(seconds, answered, held / MB / count, own / MB / count), asked, time.perf_counter() - start
 
 
 async def _made(place: Place) -> Sandbox:

@@ -23,7 +23,19 @@ def facts() -> dict[str, Any]:
 
 def meminfo(name: str) -> int:
     """Return a line of /proc/meminfo, in bytes."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
+    return _line(Path("/proc/meminfo"), name)
+
+
+def private(pid: int | None) -> int:
+    """Return how many bytes a process holds that no other shares; 0 where we may not look."""
+    try:
+        return _line(Path(f"/proc/{pid}/smaps_rollup"), "Private_Dirty") if pid else 0
+    except OSError:
+        return 0
+
+
+def _line(path: Path, name: str) -> int:
+    lines = path.read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
 
 
