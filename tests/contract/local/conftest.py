@@ -1,12 +1,12 @@
 """The local backend for real: roots that need no download, and what a sandbox may not leave behind."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.traces import traces
 
 from orchard.sandbox import Orchard
 from orchard.sandbox.local import LocalBackend, LocalSettings
@@ -49,22 +49,6 @@ async def backend(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
 @pytest.fixture
 def orchard(backend: LocalBackend) -> Orchard:
     return Orchard(backend=backend)
-
-
-def traces(home: Path, sandbox_id: str) -> list[str]:
-    """Name everything that is left of a sandbox on this machine but the record of its end."""
-    found = [str(path) for path in home.rglob(f"*{sandbox_id}*") if path.parent.name not in ("ended", "storage")]
-    for folder, _, _ in os.walk("/sys/fs/cgroup"):
-        if sandbox_id in folder:
-            found.append(folder)
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            told = (process / "cgroup").read_text() + (process / "mountinfo").read_text()
-        except OSError:  # it has ended, or is a zombie or another user's
-            continue
-        if sandbox_id in told:
-            found.append(f"{process}: {(process / 'cmdline').read_bytes()!r}")
-    return found
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,12 @@ _TRIAL = """
 cd "$1" && mkdir lower upper work root &&
 mount -t overlay overlay -o "lowerdir=lower,upperdir=upper,workdir=work$2" root
 """
-_APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+_FORBIDS = (
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("user.max_user_namespaces", "0", "15000"),
+)
+"""Setting, the value with which it forbids user namespaces to ordinary users, one with which it does not."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +140,12 @@ def _overlay(settings: LocalSettings, powers: Powers) -> Check:
     if done.code == 0:
         return Check("overlay", True, f"an overlay can be mounted below {settings.home}")
     said = done.output.strip().splitlines()[0] if done.output.strip() else f"exit code {done.code}"
-    causes: tuple[tuple[Callable[[], bool], str, str], ...] = (
-        (_in_container, "this container may not mount what a sandbox needs", "docker run --privileged …"),
-        (_restricted, "this system forbids user namespaces to ordinary users", f"sudo sysctl -w {_sysctl()}=0"),
-    )
-    for applies, words, mend in causes:
-        if applies():
-            return Check("overlay", False, f"{words}: {said}", mend)
-    return Check("overlay", False, f"no overlay can be mounted below {settings.home}: {said}", "export ORCHARD_HOME=…")
+    words, mend = f"no overlay can be mounted below {settings.home}", "export ORCHARD_HOME=…"
+    if setting := _forbidding():
+        words, mend = "this system forbids user namespaces to ordinary users", f"sudo sysctl -w {setting}"
+    elif _in_container():
+        words, mend = "this container may not mount what a sandbox needs", "docker run --privileged …"
+    return Check("overlay", False, f"{words}: {said}", mend)
 
 
 def _in_container() -> bool:
@@ -151,12 +153,13 @@ def _in_container() -> bool:
     return any(Path(mark).exists() for mark in marks)
 
 
-def _restricted() -> bool:
-    return os.getuid() != 0 and _APPARMOR.exists() and _APPARMOR.read_text().strip() == "1"
-
-
-def _sysctl() -> str:
-    return ".".join(_APPARMOR.parts[3:])
+def _forbidding() -> str | None:
+    """Return, as ``NAME=VALUE``, the setting that would allow user namespaces to this ordinary user."""
+    for name, forbids, allows in _FORBIDS if os.getuid() else ():
+        path = Path("/proc/sys", *name.split("."))
+        if path.exists() and path.read_text().strip() == forbids:
+            return f"{name}={allows}"
+    return None
 
 
 def _limits() -> Check:

@@ -14,6 +14,9 @@ from orchard.sandbox.local.process import QUIET_ENV, Finished, call
 
 _MOST_IDS = 65536
 """Ids of a sandbox; a nested map is cut where the outer one is."""
+_FIRST_ID = 100_000
+"""Below it the system's own users have theirs."""
+_UIDS, _GIDS = Path("/etc/subuid"), Path("/etc/subgid")
 
 
 @dataclass(frozen=True)
@@ -79,18 +82,23 @@ def find_powers() -> Powers:
         return Powers()
     if not shutil.which("newuidmap") or not shutil.which("newgidmap"):
         raise MachineUnfit("An ordinary user needs newuidmap and newgidmap", hint="sudo apt-get install uidmap")
-    return Powers(_range(Path("/etc/subuid"), os.getuid()), _range(Path("/etc/subgid"), os.getgid()))
+    return Powers(_range(_UIDS, os.getuid()), _range(_GIDS, os.getgid()))
 
 
 def _range(table: Path, number: int) -> IdRange:
-    names = {_user_name(), str(os.getuid())}
-    lines = table.read_text().splitlines() if table.exists() else []
-    for line in lines:
-        name, _, rest = line.partition(":")
-        first, _, count = rest.partition(":")
-        if name in names and first.isdigit() and count.isdigit():
-            return IdRange(int(first), min(int(count), _MOST_IDS))
+    for name, ids in _entries(table):
+        if name in (_user_name(), str(os.getuid())):
+            return IdRange(ids.first, min(ids.count, _MOST_IDS))
     raise MachineUnfit(f"{table} gives the user {_user_name()} ({number}) no ids of its own", hint=_subid_hint())
+
+
+def _entries(table: Path) -> list[tuple[str, IdRange]]:
+    lines = [line.strip().split(":") for line in table.read_text().splitlines()] if table.exists() else []
+    return [
+        (line[0], IdRange(int(line[1]), int(line[2])))
+        for line in lines
+        if len(line) == 3 and line[1].isdigit() and line[2].isdigit()
+    ]
 
 
 def _user_name() -> str:
@@ -101,4 +109,7 @@ def _user_name() -> str:
 
 
 def _subid_hint() -> str:
-    return f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {_user_name()}"
+    """Return the command that gives the user ids that are nobody's yet."""
+    first = max([_FIRST_ID, *(ids.first + ids.count for table in (_UIDS, _GIDS) for _, ids in _entries(table))])
+    ids = f"{first}-{first + _MOST_IDS - 1}"
+    return f"sudo usermod --add-subuids {ids} --add-subgids {ids} {_user_name()}"
