@@ -20,12 +20,14 @@ from orchard.core.errors import Conflict, MachineUnfit, SandboxGone, Unavailable
 from orchard.evals.run import Plan, evaluate
 from orchard.gateway import Delta, EngineRequest, EngineUnavailable, Final
 from orchard.harness.registry import HARNESSES
+from orchard.rewards.protocol import Attempt, Reward
+from orchard.rewards.registry import GRADERS
 from orchard.rollout.folder import read_run
 from orchard.rollout.groups import groups
 from orchard.rollout.jobs import Event
 from orchard.sandbox import Orchard
 from orchard.sandbox.local import LocalBackend, LocalSettings
-from orchard.tasks.model import Task, TaskLimits
+from orchard.tasks.model import GraderSpec, Task, TaskLimits
 from orchard.trajectories import RolloutRecord, Trajectory
 
 pytestmark = pytest.mark.root
@@ -72,13 +74,14 @@ async def test_a_rollout_is_recorded_whole(orchard: Orchard, tmp_path: Path) -> 
         assert ("+mended\n" in row.patch) == (row.reward == 1.0) == (row.policy == "mend")
         assert set(row.seconds) == {"prepare", "sandbox", "harness", "patch", "grade"}
         assert row.environment["backend"] == "local"
+        assert row.environment["stats"]["memory_limit_bytes"] == 2 << 30
     assert [len(group.rewards) for group in groups(records(tmp_path))] == [2, 2]
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert json.loads((tmp_path / "report.json").read_text())["run"] == report.run
 
 
 async def test_what_was_done_when_time_ran_out_is_kept_and_graded(orchard: Orchard, tmp_path: Path) -> None:
-    short = Toy("short", TaskLimits(turns=5, seconds=1.0, command_seconds=30))
+    short = Toy("short", TaskLimits(turns=5, seconds=4.0, command_seconds=30))
     late = scripted("late", "echo mended > note; sleep 60")
     await evaluate(replace(toy.plan(tmp_path, 1, late), sources=[short]), orchard)
     [row] = records(tmp_path)
@@ -218,6 +221,20 @@ async def test_grading_is_tried_again_without_the_agent(orchard: Orchard, tmp_pa
         None, "grade", "the grader is away"
     )  # fmt: skip
     assert "+mended" in row.patch
+
+
+async def test_a_grader_s_sandbox_bears_the_run_s_label_so_that_a_resume_finds_it(
+    orchard: Orchard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Looks(toy.PatchSays):
+        async def grade(self, task: Task, spec: GraderSpec, attempt: Attempt, orchard: Orchard) -> Reward:
+            async with orchard.sandbox("host", labels={"of": "grader"}) as box:
+                return Reward(spec.type, 1.0, evidence={"labels": dict(box.info.labels)})
+
+    monkeypatch.setitem(GRADERS, "patch-says", Looks)
+    await evaluate(toy.plan(tmp_path, 1, MEND), orchard)
+    [row] = records(tmp_path)
+    assert row.rewards[0].evidence["labels"] == {"run": row.run, "of": "grader"}
 
 
 async def test_a_harness_inside_reaches_the_gateway_without_a_network(orchard: Orchard, tmp_path: Path) -> None:

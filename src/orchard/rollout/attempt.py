@@ -21,6 +21,7 @@ from orchard.rollout.folder import RunFolder
 from orchard.rollout.jobs import Bounds, Job, pause
 from orchard.rollout.policies import GOLD
 from orchard.sandbox import Orchard, Sandbox, SandboxOptions
+from orchard.tasks.boxes import bounds
 from orchard.tasks.model import GraderSpec, Task
 from orchard.trajectories import Failure
 
@@ -93,14 +94,14 @@ class Attempts:
 
     @asynccontextmanager
     async def _sandbox(self, job: Job, task: Task, tried: Tried) -> AsyncIterator[Sandbox]:
-        labels = {"run": self._folder.id, "rollout": job.rollout_id(self._folder.id)}
+        labels = {"rollout": job.rollout_id(self._folder.id)}
         limits = task.limits
         options: SandboxOptions = {
             "network": task.network, "labels": labels,
             "ttl": min(limits.seconds + limits.grade_seconds + _MARGIN, 86400.0),
         }  # fmt: skip
         with boundary("sandbox"), tried.timed("sandbox"):
-            owned = self._orchard.sandbox(task.image, **options, **limits.sandbox())
+            owned = self._orchard.sandbox(task.image, **options, **await bounds(self._orchard, limits))
             box = await owned.__aenter__()
         tried.environment |= {"image": task.image, "image_digest": box.info.image_digest, "backend": box.info.backend}
         try:

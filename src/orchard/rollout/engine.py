@@ -47,9 +47,11 @@ class RolloutEngine:
     def __init__(
         self, folder: RunFolder, orchard: Orchard, gateway: Gateway, bounds: Bounds, observe: Observe = lambda _: None
     ) -> None:
-        self._folder, self._orchard, self._bounds, self._observe = folder, orchard, bounds, observe
-        self._attempts = Attempts(folder, orchard, gateway, bounds)
-        self._preparation = Preparation(orchard, bounds, observe)
+        self._folder, self._bounds, self._observe = folder, bounds, observe
+        # an agent's, a grader's and a preparation's sandbox alike bear the run's label, by which a sweep finds them
+        self._orchard = Orchard(backend=orchard.backend, labels={"run": folder.id})
+        self._attempts = Attempts(folder, self._orchard, gateway, bounds)
+        self._preparation = Preparation(self._orchard, bounds, observe)
         self._broken_in_a_row = 0
         self._harnesses: dict[str, asyncio.Task[tuple[Harness, str]]] = {}
 
@@ -87,6 +89,7 @@ class RolloutEngine:
             for installed in self._harnesses.values():
                 if not installed.cancelled() and installed.exception() is None:
                     await installed.result()[0].close()
+            await self._orchard.close()
 
     def _open(self, jobs: Iterable[Job], closed: set[str]) -> Iterator[Job]:
         for job in jobs:
@@ -136,16 +139,17 @@ class RolloutEngine:
         Raises:
             Conflict: one is not; the message says what of it.
         """
-        for source in sources:
-            if not self._folder.facts.knows(f"task {source.id}"):
-                continue
-            try:
-                with boundary("prepare"):
-                    task = await source.prepare(self._orchard)
-            except RolloutFailed as error:  # its open rollouts meet the same trouble, and are closed with it
-                log.warning("task %s could not be compared with what the run was made with: %s", source.id, error)
-                continue
-            self._folder.facts.hold({f"task {source.id}": task_facts(task)})
+        async with self._orchard:
+            for source in sources:
+                if not self._folder.facts.knows(f"task {source.id}"):
+                    continue
+                try:
+                    with boundary("prepare"):
+                        task = await source.prepare(self._orchard)
+                except RolloutFailed as error:  # its open rollouts meet the same trouble, and are closed with it
+                    log.warning("task %s could not be compared with what the run was made with: %s", source.id, error)
+                    continue
+                self._folder.facts.hold({f"task {source.id}": task_facts(task)})
 
     async def _until_done(self, progress: Progress, task: Task, harness: Harness) -> None:
         """Try until one try ends without trouble, or no further one is due."""

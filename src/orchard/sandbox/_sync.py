@@ -36,12 +36,18 @@ class SyncOrchard:
         url: of a service; ``ORCHARD_URL`` by default; neither: the local backend, embedded.
         api_key: for the service; ``ORCHARD_API_KEY`` by default.
         backend: use this one, by name (``"local"``) or as an object, which stays the caller's to close.
+        labels: of every sandbox made through this door, besides its own.
     """
 
     def __init__(
-        self, url: str | None = None, *, api_key: str | None = None, backend: Backend | str | None = None
+        self,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        backend: Backend | str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
-        self._inner, self._bridge = Orchard(url, api_key=api_key, backend=backend), Bridge()
+        self._inner, self._bridge = Orchard(url, api_key=api_key, backend=backend, labels=labels), Bridge()
 
     def __enter__(self) -> Self:
         self._bridge.call(self._inner.__aenter__())

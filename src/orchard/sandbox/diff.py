@@ -125,7 +125,7 @@ async def _from_throw_away(
 ) -> Baseline:
     spec = SandboxSpec(
         image=info.image_digest or info.image, ttl=_BASELINE_TTL, max_ttl=_BASELINE_TTL, heartbeat=_BASELINE_TTL,
-        labels={"orchard/purpose": "baseline"},
+        labels={**info.labels, "orchard/purpose": "baseline"},
     )  # fmt: skip
     fresh = await backend.create(spec.validated(), new_id("baseline"))
     transport = Transport(await backend.endpoint(fresh.id), sessions=sessions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -50,10 +51,16 @@ class Orchard:
         url: of a service; ``ORCHARD_URL`` by default; neither: the local backend, embedded.
         api_key: for the service; ``ORCHARD_API_KEY`` by default.
         backend: use this one, by name (``"local"``) or as an object, which stays the caller's to close.
+        labels: of every sandbox made through this door, besides its own.
     """
 
     def __init__(
-        self, url: str | None = None, *, api_key: str | None = None, backend: Backend | str | None = None
+        self,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        backend: Backend | str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         url = url or (env("ORCHARD_URL") if backend is None else None)
         self._made = backend is None or isinstance(backend, str)
@@ -61,6 +68,7 @@ class Orchard:
             name = backend or ("remote" if url else "local")
             backend = open_backend(name, url=url, api_key=api_key or env("ORCHARD_API_KEY"))
         self._backend: Backend = backend
+        self._labels = dict(labels or {})
         self._sessions = Sessions()
         self._keeper = Keeper()
 
@@ -92,7 +100,9 @@ class Orchard:
             CreateFailed: on entering; ``reason`` says why, and nothing is left of it.
             InvalidArgument: at once; ``field`` names it.
         """
-        return OwnedSandbox(self, self._keeper, spec_of(image, options, heartbeat=OWNER_WINDOW), _key(key))
+        return OwnedSandbox(
+            self, self._keeper, self._labelled(spec_of(image, options, heartbeat=OWNER_WINDOW)), _key(key)
+        )
 
     async def create(self, image: str, *, key: str | None = None, **options: Unpack[SandboxOptions]) -> Sandbox:
         """Make a sandbox without an owner: only ``ttl``, ``idle`` and ``delete`` end it.
@@ -105,7 +115,7 @@ class Orchard:
 
     async def create_from(self, spec: SandboxSpec, key: str | None = None) -> Sandbox:
         """Make a sandbox from a whole ``SandboxSpec``; as ``create``."""
-        return await self.hold(await self._backend.create(spec.validated(), _key(key)))
+        return await self.hold(await self._backend.create(self._labelled(spec), _key(key)))
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         """Return what is known of a sandbox, also after its end.
@@ -158,6 +168,9 @@ class Orchard:
     async def hold(self, info: SandboxInfo) -> Sandbox:
         """Return a handle to the sandbox that ``info`` tells of; as ``attach``, without asking for the info."""
         return Sandbox(info, await self._backend.endpoint(info.id), self._backend, self._sessions)
+
+    def _labelled(self, spec: SandboxSpec) -> SandboxSpec:
+        return replace(spec, labels=self._labels | dict(spec.labels)).validated()
 
 
 class OwnedSandbox:
