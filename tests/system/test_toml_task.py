@@ -10,7 +10,10 @@ from orchard.core.errors import CreateFailed
 from orchard.rewards.protocol import Attempt, Reward
 from orchard.rewards.registry import grader
 from orchard.sandbox import Orchard
+from orchard.sandbox.conformance.wrap import Wrapped
 from orchard.sandbox.local import LocalBackend, LocalSettings
+from orchard.sandbox.protocol import Backend
+from orchard.sandbox.types import SandboxInfo, SandboxSpec
 from orchard.tasks.model import Task
 from orchard.tasks.registry import load_tasks
 
@@ -26,9 +29,13 @@ def test_gold_solves_it_nothing_does_not_and_the_agent_sees_no_secret(image_home
             task = await source.prepare(orchard)
             async with orchard.sandbox(task.image) as box:
                 seen = (await box.run("cat tests/*; ls; git log --oneline | wc -l", cwd=task.workdir)).check().text
+            noted = Noting(orchard.backend)
+            door = Orchard(backend=noted)
             patches = [(task.gold_patch or "").encode(), b""]
-            grades = [grader("tests").grade(task, task.graders[0], Attempt(patch), orchard) for patch in patches]
-            return task, seen, list(await asyncio.gather(*grades))
+            grades = [grader("tests").grade(task, task.graders[0], Attempt(patch), door) for patch in patches]
+            verdicts = list(await asyncio.gather(*grades))
+            assert [spec.memory for spec in noted.specs] == [2 << 30] * 2
+            return task, seen, verdicts
 
     task, seen, (gold, noop) = asyncio.run(whole())
     assert task.image.startswith("sha256:")
@@ -38,6 +45,18 @@ def test_gold_solves_it_nothing_does_not_and_the_agent_sees_no_secret(image_home
     assert [test["id"] for test in noop.evidence["tests"] if not test["ok"]] == [
         "tests/test_slug.py::test_digits_stay", "tests/test_slug.py::test_words_and_digits[Route 66-route-66]",
     ]  # fmt: skip
+
+
+class Noting(Wrapped):
+    """Notes what is made."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.specs: list[SandboxSpec] = []
+
+    async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
+        self.specs.append(spec)
+        return await super().create(spec, key)
 
 
 class Forgetful:

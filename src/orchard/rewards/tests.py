@@ -20,6 +20,7 @@ from orchard.rewards.protocol import Attempt, Reward
 from orchard.rewards.verdict import judge
 from orchard.sandbox import Orchard, Sandbox
 from orchard.sandbox.patch import Changed, apply_patch
+from orchard.tasks.boxes import bounds
 from orchard.tasks.model import GraderSpec, Task, TestPlan
 from orchard.tasks.suite import Outcome, Suite, run_suite
 
@@ -81,7 +82,7 @@ def plan_of(task: Task) -> TestPlan:
 async def _try(orchard: Orchard, task: Task, plan: TestPlan, patch: bytes, run: _Run) -> None:
     limits = task.limits
     seconds = limits.grade_seconds + _SLACK
-    async with orchard.sandbox(task.image, network="none", ttl=seconds, **limits.sandbox()) as box:
+    async with orchard.sandbox(task.image, network="none", ttl=seconds, **await bounds(orchard, limits)) as box:
         run.outcome = await _in_box(box, task, plan, patch, run)
 
 

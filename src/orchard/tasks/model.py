@@ -8,6 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from orchard.core.errors import InvalidArgument
+from orchard.sandbox.types import parse_size
+
 
 class Strict(BaseModel):
     """Base of the models here: unknown keys are refused, values do not change."""
@@ -27,20 +30,29 @@ Content = Annotated[
 """Bytes of a file; base64 text where it is stored as JSON."""
 
 
+DEFAULT_MEMORY = "2GiB"
+"""Of a sandbox in which a task's tests are found, an agent works or a grader judges."""
+
+
+def _size(value: str) -> str:
+    try:
+        parse_size(value, "memory")
+    except InvalidArgument as error:
+        raise ValueError(error.message) from error
+    return value
+
+
 class TaskLimits(Strict):
-    """Bounds of one rollout of the task."""
+    """Bounds of one rollout of the task; ``boxes.bounds`` makes options of a sandbox of them."""
 
     turns: int = Field(default=50, gt=0)
     seconds: float = Field(default=1800.0, gt=0)
     command_seconds: float = Field(default=120.0, gt=0)
     grade_seconds: float = Field(default=600.0, gt=0)
     cpu: float | None = Field(default=None, gt=0)
-    memory: str | None = None
+    memory: Annotated[str, AfterValidator(_size)] | None = None
+    """``4GiB``; by default ``DEFAULT_MEMORY``, where the backend can limit memory at all."""
     pids: int = Field(default=4096, gt=0)
-
-    def sandbox(self) -> dict[str, Any]:
-        """Return those that are a sandbox's, as options of ``Orchard.sandbox``."""
-        return {name: value for name in ("cpu", "memory", "pids") if (value := getattr(self, name)) is not None}
 
 
 class GraderSpec(Strict):

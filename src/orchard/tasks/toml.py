@@ -19,6 +19,7 @@ setup = ["make build"]           # shell commands, run offline in workdir when t
 [limits]                         # of one rollout; see TaskLimits
 turns = 30
 seconds = 900
+memory = "4GiB"                  # of each sandbox; default: 2GiB
 
 [[graders]]                      # default: one of type "tests"
 type = "tests"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from orchard.core.errors import TaskRefused
 from orchard.core.tasks import unwrapped
 from orchard.sandbox import Orchard
+from orchard.tasks.boxes import bounds
 from orchard.tasks.junit import GOOD, Case, Status
 from orchard.tasks.model import TaskLimits
 from orchard.tasks.suite import Outcome, Suite, run_suite
@@ -55,7 +56,7 @@ async def discover(orchard: Orchard, sides: Sides, suite: Suite) -> Signal:
 
 
 async def _run(orchard: Orchard, sides: Sides, suite: Suite, fixed: bool) -> Outcome:
-    async with orchard.sandbox(sides.image, network="none", **sides.limits.sandbox()) as box:
+    async with orchard.sandbox(sides.image, network="none", **await bounds(orchard, sides.limits)) as box:
         for path, data in sides.test_files.items():
             await box.files.write(f"{suite.workdir}/{path}", data)
         for path in sides.deleted_tests:
