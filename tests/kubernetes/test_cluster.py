@@ -145,8 +145,9 @@ def test_service_account_is_refused_by_priority_and_fairness(own_cluster: Cluste
     with httpx.Client(verify=ssl.create_default_context(cafile=PKI / "ca.crt"), headers=bearer, base_url=API) as client:
         assert client.get("/version").status_code == 200
         with own_cluster.refusing(namespace):
-            wait_until(lambda: client.get("/version").status_code == 429, 20, "a refusal")
-            assert client.get(f"/api/v1/namespaces/{namespace}/pods").headers["Retry-After"]
+            refused = client.get(f"/api/v1/namespaces/{namespace}/pods")
+            assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+            assert own_cluster.get("-n", namespace, "pods")["items"] == []
         wait_until(lambda: client.get("/version").status_code == 200, 20, "an answer again")
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes.cluster import lifecycle, network, parts, registry, simulated
+from tests.kubernetes.cluster import lifecycle, network, parts, refusal, registry, simulated
 from tests.kubernetes.cluster.build import CACHE, programs
 from tests.kubernetes.cluster.images import layouts
 from tests.kubernetes.cluster.place import KUBECONFIG, NODES, PRIVATE_REGISTRY, REGISTRY, Node
@@ -182,12 +182,14 @@ class Cluster:
             self.wait_for_nodes()
 
     @contextlib.contextmanager
-    def refusing(self, namespace: str, *, seats: int = 0) -> Generator[None]:
-        """The API server answers the service accounts of ``namespace`` with 429 beyond ``seats`` requests at a time."""
+    def refusing(self, namespace: str) -> Generator[None]:
+        """For up to a minute the API server answers every service account of ``namespace`` with 429."""
         name = f"refuse-{namespace}"
-        self.apply(*_throttle(name, namespace, seats))
+        token = self.token(namespace)
+        self.apply(*refusal.objects(name, namespace))
         try:
-            yield
+            with refusal.seat_taken(token):
+                yield
         finally:
             for kind in ("flowschema", "prioritylevelconfiguration"):
                 self.kubectl("delete", kind, name, "--ignore-not-found")
@@ -214,27 +216,3 @@ class Cluster:
 
     def _node(self, name: str) -> Node:
         return next(node for node in NODES if node.name == name)
-
-
-def _throttle(name: str, namespace: str, seats: int) -> list[dict[str, Any]]:
-    api, group = "flowcontrol.apiserver.k8s.io/v1", f"system:serviceaccounts:{namespace}"
-    limited = {
-        "nominalConcurrencyShares": seats,
-        "lendablePercent": 0,
-        "borrowingLimitPercent": 0,
-        "limitResponse": {"type": "Reject"},
-    }
-    everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"], "clusterScope": True}
-    subject = {"kind": "Group", "group": {"name": group}}
-    others = {"verbs": ["*"], "nonResourceURLs": ["*"]}
-    rule = {"subjects": [subject], "resourceRules": [everything], "nonResourceRules": [others]}
-    schema = {"priorityLevelConfiguration": {"name": name}, "matchingPrecedence": 10, "rules": [rule]}
-    return [
-        {
-            "apiVersion": api,
-            "kind": "PriorityLevelConfiguration",
-            "metadata": {"name": name},
-            "spec": {"type": "Limited", "limited": limited},
-        },
-        {"apiVersion": api, "kind": "FlowSchema", "metadata": {"name": name}, "spec": schema},
-    ]
