@@ -22,7 +22,15 @@ def _remote(url: str | None, api_key: str | None) -> Backend:
     return RemoteBackend(url, api_key=api_key)
 
 
-BACKENDS: dict[str, Callable[[str | None, str | None], Backend]] = {"local": _local, "remote": _remote}
+def _kubernetes(url: str | None, api_key: str | None) -> Backend:
+    from orchard.sandbox.kubernetes import KubernetesBackend
+
+    return KubernetesBackend()
+
+
+BACKENDS: dict[str, Callable[[str | None, str | None], Backend]] = {
+    "local": _local, "remote": _remote, "kubernetes": _kubernetes,
+}  # fmt: skip
 """Name -> factory of (service URL, API key)."""
 
 

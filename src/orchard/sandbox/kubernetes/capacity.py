@@ -1,0 +1,50 @@
+"""Whether a Pod could ever be placed: on a node as it is when empty, or on the largest that may be added."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from orchard.core.errors import Unauthorized
+from orchard.sandbox.kubernetes.client import Cluster
+from orchard.sandbox.kubernetes.objects import Json, part, parts
+from orchard.sandbox.kubernetes.settings import NodeSize
+
+_QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(m|[KMGTPE]i?|k)?")
+_UNITS = {"m": Decimal("0.001"), "k": Decimal(1000)} | {
+    f"{letter}{i}": Decimal(base**power)
+    for power, letter in enumerate("KMGTPE", 1)
+    for i, base in (("", 1000), ("i", 1024))
+}
+
+
+def quantity(text: str) -> Decimal:
+    """Return the number that a quantity of Kubernetes stands for: ``"100m"``, ``"2Gi"``."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no quantity")
+    return Decimal(match[1]) * _UNITS.get(match[2] or "", Decimal(1))
+
+
+def exceeds(pod: Json, nodes: list[Json], largest: NodeSize | None) -> bool:
+    """Return True if no node, not even an empty or the largest new one, has the CPUs and the memory."""
+    asked = part(parts(pod, "spec", "containers")[0], "resources", "requests")
+    cpu, memory = quantity(str(asked.get("cpu", "0"))), quantity(str(asked.get("memory", "0")))
+    sizes = [
+        (quantity(str(each["status"]["allocatable"]["cpu"])), quantity(str(each["status"]["allocatable"]["memory"])))
+        for each in nodes
+    ]
+    if largest is not None:
+        sizes.append((Decimal(largest.cpu), Decimal(largest.memory)))
+    return bool(sizes) and all(cpu > has_cpu or memory > has_memory for has_cpu, has_memory in sizes)
+
+
+async def never_fits(cluster: Cluster, pod: Json, largest: NodeSize | None) -> bool:
+    """Return True if the Pod can never be placed; False also where nodes may not be listed."""
+    nodes: list[Json] = []
+    try:
+        async for page in cluster.pages("/api/v1/nodes"):
+            nodes += page["items"]
+    except Unauthorized:
+        return False
+    return exceeds(pod, nodes, largest)

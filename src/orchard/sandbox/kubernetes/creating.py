@@ -1,0 +1,236 @@
+"""Making sandboxes: the turn, the Pod, and the wait for its daemon; what fails or is given up is removed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NoReturn, TypeAlias
+
+from orchard.core.errors import Conflict, CreateFailed, InvalidArgument, NotFound, OrchardError, Unauthorized
+from orchard.core.tasks import finish
+from orchard.sandbox.kubernetes import deaths, labels
+from orchard.sandbox.kubernetes.cache import Following, PodCache
+from orchard.sandbox.kubernetes.capacity import never_fits
+from orchard.sandbox.kubernetes.client import Cluster
+from orchard.sandbox.kubernetes.daemons import Daemons
+from orchard.sandbox.kubernetes.identity import Identity, ServiceKey, new_sandbox_id, pod_name
+from orchard.sandbox.kubernetes.objects import Json, parts
+from orchard.sandbox.kubernetes.pod import SPEC_HASH, ImageFacts, Plan, check, manifest, notes, spec_hash
+from orchard.sandbox.kubernetes.record import Progress, progress_of
+from orchard.sandbox.kubernetes.settings import KubernetesSettings
+from orchard.sandbox.kubernetes.turns import Turns
+from orchard.sandbox.types import SandboxSpec, State
+
+Resolve: TypeAlias = Callable[[str], Awaitable[ImageFacts | None]]
+
+_log = logging.getLogger(__name__)
+_UNDO_SECONDS = 15.0  # that a failed create waits for the end of its Pod
+_SILENCE = 10.0  # seconds without a word about any Pod, while somebody waits, after which the watch is made anew
+
+
+@dataclass
+class Split:
+    """Where the time to ready went, in seconds."""
+
+    queue: float = 0.0
+    image: float = 0.0
+    """Until the registry told of the image."""
+    api: float = 0.0
+    """Until the API server had the Pod."""
+    schedule: float = 0.0
+    """Until a node had it."""
+    prepare: float = 0.0
+    """Until the daemon was in it: its sandbox, network, the init container."""
+    pull: float = 0.0
+    """Until the image was there and its container could be started, as the status tells."""
+    start: float = 0.0
+    """Until the daemon answered."""
+    _mark: float = field(default_factory=time.monotonic)
+
+    def lap(self, name: str) -> None:
+        """Add what has passed since the last lap to ``name``."""
+        now = time.monotonic()
+        setattr(self, name, getattr(self, name) + now - self._mark)
+        self._mark = now
+
+
+class Maker:
+    """Makes the sandboxes of one process."""
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        cluster: Cluster,
+        cache: PodCache,
+        key: ServiceKey,
+        daemons: Daemons,
+        resolve: Resolve,
+    ) -> None:
+        self._settings, self._cluster, self._cache = settings, cluster, cache
+        self._key, self._daemons, self._resolve = key, daemons, resolve
+        self.turns = Turns(settings.creates)
+        self.on_split: Callable[[Split], None] | None = None
+
+    async def create(self, spec: SandboxSpec, key: str) -> tuple[Json, Identity]:
+        """Make a sandbox, or wait for the one that the key already stands for; return its Pod, which is ready.
+
+        The Pod of a key whose sandbox has ended meanwhile is returned as it is.
+
+        Raises:
+            CreateFailed: nothing is left of it.
+            Conflict: another specification under the key, or a Pod that is not ours has its name.
+        """
+        check(spec)
+        if not self._settings.daemon_image:
+            raise InvalidArgument("the image of the daemon is not named", field="daemon_image", hint="see deploy/")
+        split, tenant = Split(), spec.labels.get(labels.TENANT, "")
+        name = pod_name(tenant, key)
+        async with self.turns.turn(tenant):
+            split.lap("queue")
+            facts = await self._resolve(spec.image)
+            split.lap("image")
+            who = Identity(self._cluster.namespace, name, new_sandbox_id(name), tenant)
+            plan = Plan(spec, who, self._key.mac(who), self._key.token_sha256(who.id), datetime.now(UTC), facts)
+            mine = who
+            try:
+                pod, who = await self._post(manifest(plan, self._settings), spec, mine)
+                split.lap("api")
+                if deaths.classify(pod) is None:
+                    pod = await self._ready(who, spec, split)
+            except CreateFailed:  # a verdict on the Pod, whoever made it
+                await finish(self._undo(who, wait=True))
+                raise
+            except BaseException:
+                await finish(self._undo(mine, wait=False))
+                raise
+        if self.on_split is not None:
+            self.on_split(split)
+        return pod, who
+
+    async def _post(self, body: Json, spec: SandboxSpec, who: Identity) -> tuple[Json, Identity]:
+        pods = self._cluster.path("pods")
+        while True:
+            try:
+                pod = await finish(self._cluster.create(pods, body))
+            except Conflict:
+                try:
+                    pod = await self._cluster.get(f"{pods}/{who.name}")
+                except NotFound:  # it has just gone
+                    continue
+            except Unauthorized as error:
+                raise self._refused(error) from error
+            owner = self._key.owner(pod, labels.TENANT)
+            if owner is None:
+                raise Conflict(
+                    f"a Pod {who.name} that is not of this service is in namespace {who.namespace}", reason="foreign",
+                    hint="it is left alone; use another key, or find out who made it",
+                )  # fmt: skip
+            if notes(pod).get(SPEC_HASH) != spec_hash(spec):
+                raise Conflict("the idempotency key was used for another specification", hint="use a new key")
+            self._cache.put(pod)
+            return pod, owner
+
+    @staticmethod
+    def _refused(error: Unauthorized) -> OrchardError:
+        return Unauthorized(f"the Pod is refused: {error.message}", reason=error.reason, hint=error.hint)
+
+    async def _ready(self, who: Identity, spec: SandboxSpec, split: Split) -> Json:
+        """Return the Pod once its daemon answers."""
+        limits = {State.STARTING: spec.create_timeout, State.PULLING: self._settings.pull_timeout}
+        greeting: asyncio.Task[None] | None = None
+        hopeful = False
+        spent = dict.fromkeys(limits, 0.0)
+        with self._cache.following(who.name) as view:
+            try:
+                while True:
+                    pod, progress = self._look(view, who, split)
+                    clock = State.PULLING if progress.state is State.PULLING else State.STARTING
+                    if progress.failure is not None:
+                        raise CreateFailed(f"sandbox {who.id}: {progress.failure[1]}", reason=progress.failure[0])
+                    if progress.unschedulable and not hopeful:
+                        await self._hope(pod, who, progress.unschedulable)
+                        hopeful = True
+                    if progress.address is not None and greeting is None:
+                        greeting = asyncio.ensure_future(self._daemons.greet(who.id, progress.address))
+                    began = time.monotonic()
+                    await self._wait(view, greeting, limits[clock] - spent[clock])
+                    spent[clock] += time.monotonic() - began
+                    if greeting is not None and greeting.done():
+                        greeting.result()
+                        split.lap("start")
+                        return view.pod or pod
+                    if spent[clock] >= limits[clock]:
+                        self._too_late(who, progress, limits[clock])
+            finally:
+                if greeting is not None:
+                    greeting.cancel()
+                    await asyncio.wait([greeting])
+
+    async def _hope(self, pod: Json, who: Identity, words: str) -> None:
+        if await never_fits(self._cluster, pod, self._settings.largest_node):
+            raise CreateFailed(f"sandbox {who.id}: {words}", reason="unschedulable")
+
+    def _look(self, view: Following, who: Identity, split: Split) -> tuple[Json, Progress]:
+        pod = view.pod
+        owner = self._key.owner(pod, labels.TENANT) if pod is not None else None
+        if pod is None or owner is None or owner.id != who.id or pod["metadata"].get("deletionTimestamp"):
+            raise CreateFailed(f"sandbox {who.id} was deleted while it was made", reason="start_failed")
+        progress = progress_of(pod)
+        split.lap(_lap(pod, progress))
+        return pod, progress
+
+    async def _wait(self, view: Following, greeting: asyncio.Task[None] | None, seconds: float) -> None:
+        """Return after a change, a greeting that was answered, or a while."""
+        changed = asyncio.ensure_future(view.changed())
+        waiting = [changed] if greeting is None else [changed, greeting]
+        try:
+            await asyncio.wait(waiting, timeout=max(0.0, min(seconds, _SILENCE)), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            await asyncio.wait([changed])
+        if self._cache.silent() > _SILENCE:
+            self._cache.restart()
+
+    @staticmethod
+    def _too_late(who: Identity, progress: Progress, seconds: float) -> NoReturn:
+        if progress.unschedulable:
+            raise CreateFailed(f"sandbox {who.id}: {progress.unschedulable}", reason="unschedulable")
+        if progress.pull_trouble:
+            raise CreateFailed(f"sandbox {who.id}: {progress.pull_trouble}", reason="image_not_found")
+        what = "its image was not there" if progress.state is State.PULLING else "it was not ready"
+        raise CreateFailed(f"sandbox {who.id}: {what} in {seconds:g} s", reason="start_timeout")
+
+    async def _undo(self, who: Identity, *, wait: bool) -> None:
+        """Remove the Pod that this very create has made, if any; another's under the same key stays."""
+        path = self._cluster.path("pods", who.name)
+        try:
+            pod = await self._cluster.get(path)
+            owner = self._key.owner(pod, labels.TENANT)
+            if owner is None or owner.id != who.id:
+                return
+            self._cache.put(pod)
+            with self._cache.following(who.name) as view:
+                await self._cluster.delete(path, uid=pod["metadata"]["uid"])
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_UNDO_SECONDS if wait else 0):
+                        while view.pod is not None:
+                            await view.changed()
+        except NotFound:
+            return
+        except OrchardError as error:  # its deadline is noted on it: any replica's reaper removes it
+            _log.warning("sandbox %s is left to the reaper: %s", who.id, error)
+
+
+def _lap(pod: Json, progress: Progress) -> str:
+    """Return the part of the way that the Pod was on until now, by what its status says is done."""
+    done = {each["type"] for each in parts(pod, "status", "conditions") if each["status"] == "True"}
+    if progress.state is State.READY:
+        return "pull"
+    if "Initialized" in done and pod["spec"].get("initContainers"):
+        return "prepare"
+    return "schedule" if "PodScheduled" in done else "api"

@@ -1,0 +1,106 @@
+"""What the Kubernetes backend is told: where the cluster is, and how Pods are to look."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from orchard.core.config import env
+from orchard.core.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Ingress:
+    """Who may open connections to sandboxes besides the service's own Pods (label ``orchard/service=1``)."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    namespaces: Sequence[str] = ()
+    """Names of namespaces whose Pods with the label ``orchard/client=1`` may."""
+    cidrs: Sequence[str] = ()
+    """Address ranges, such as that of the machine a test runs on."""
+
+
+@dataclass(frozen=True)
+class NodeSize:
+    """What the largest node that an autoscaler may add can hold."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    cpu: float
+    memory: int
+    """Bytes."""
+
+
+@dataclass(frozen=True)
+class KubernetesSettings:
+    """Settings of one Kubernetes backend. Any number of processes may use one namespace at the same time."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    namespace: str | None = None
+    """Where the Pods live; None: that of the context, or of the Pod that this runs in."""
+    kubeconfig: Path | None = None
+    """None: ``KUBECONFIG``, ``~/.kube/config``, or the service account of the Pod that this runs in."""
+    context: str | None = None
+    daemon_image: str = ""
+    """Image that holds ``/sandboxd`` and nothing else; see ``deploy/``."""
+    injection: Literal["init", "image-volume"] = "init"
+    """How the daemon gets into a Pod. ``image-volume`` needs Kubernetes 1.33 and is faster."""
+    runtime_class: str | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    pull_secrets: Sequence[str] = ()
+    """Names of ``kubernetes.io/dockerconfigjson`` secrets of the namespace."""
+    priority_class: str | None = None
+    profile: Literal["baseline", "restricted"] = "baseline"
+    """Level of PodSecurity that the Pods keep. ``restricted``: no root, no capabilities, no ``user=``."""
+    run_as: int | None = None
+    """Uid of the daemon and of all commands, whatever the image says; ``restricted`` needs one where neither the image
+    nor the caller names a number."""
+    read_only_root: bool = False
+    requests: Mapping[str, str] = field(default_factory=lambda: {"cpu": "100m", "memory": "128Mi"})
+    """What the scheduler sets aside where a caller names no limit."""
+    limits: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Limits where a caller names none."""
+    overcommit: float = 1.0
+    """Limits that callers name are this many times what is set aside."""
+    spool_bytes: int = 4 << 30
+    """Size of the folder in which the output of commands is kept; beyond it the Pod is evicted."""
+    ingress: Ingress = field(default_factory=Ingress)
+    largest_node: NodeSize | None = None
+    """With an autoscaler: only what not even this node could hold is unschedulable at once."""
+    creates: int = 32
+    """Most sandboxes of one process in the making at the same moment; further ones wait their turn."""
+    pull_timeout: float = 1800.0
+    """Seconds until a pull counts as failed; ``create_timeout`` does not count meanwhile."""
+    key_secret: str = "orchard-service-key"
+    """Secret with the service key, from which all tokens are derived; made at the first use if absent."""
+
+
+_ADAPTER = TypeAdapter(KubernetesSettings)
+
+
+def load_settings(path: Path | None = None) -> KubernetesSettings:
+    """Return the settings of a TOML file with the names of ``KubernetesSettings``.
+
+    Args:
+        path: None: the file that ``ORCHARD_KUBERNETES`` names; without it the defaults.
+
+    Raises:
+        InvalidArgument: the file cannot be read, is no TOML, or has a name or value that is none.
+    """
+    named = env("ORCHARD_KUBERNETES")
+    path = path or (Path(named) if named else None)
+    if path is None:
+        return KubernetesSettings()
+    try:
+        return _ADAPTER.validate_python(tomllib.loads(path.read_text()))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InvalidArgument(f"{path}: {where}: {first['msg']}", field=where) from error
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise InvalidArgument(f"settings of the Kubernetes backend: {path}: {error}", field="kubernetes") from error
