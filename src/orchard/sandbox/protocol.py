@@ -83,6 +83,7 @@ class Backend(Protocol):
         """Stop the sandbox, turn its layer of changes into an image layer over its image.
 
         Returns the new image's digest (``sha256:…``), usable as ``image`` on this backend; ``name`` is an extra name.
+        The same commit again, as after a lost answer, returns the same digest.
         """
         ...
 

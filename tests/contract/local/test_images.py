@@ -212,8 +212,11 @@ dd if=/dev/urandom of=/big bs=1M count=100 status=none; sha256sum < /big
     assert storage.containers() == []
     assert (await orchard.get(box.id)).reason == "deleted"
     assert left(box.id) == []
+    later = LocalBackend(backend.settings)  # as after a restart that lost the answer
+    assert await later.commit(box.id, name) == digest
     with pytest.raises(SandboxGone):
-        await backend.commit(box.id, name)
+        await later.commit(box.id, "another-name")
+    await later.close()
     for image in (digest, name):
         child = await orchard.create(image)
         assert child.info.image_digest == digest

@@ -107,3 +107,15 @@ async def test_a_create_under_way_survives_a_restart_by_sigterm(own: Served, bus
         boxes = await asyncio.gather(*creates)
         assert sorted(box.id for box in boxes) == sorted(info.id for info in await orchard.list())
         await asyncio.gather(*(box.delete() for box in boxes))
+
+
+async def test_a_commit_whose_answer_a_restart_lost_is_answered_again(own: Served, busybox: str) -> None:
+    async with Orchard(own.url, api_key=own.key) as orchard:
+        box = await orchard.create(busybox, ttl=120)
+        await box.run("echo kept > /made")
+        digest = await box.commit("once")
+        own.end(signal.SIGKILL)
+        await asyncio.to_thread(own.start)
+        assert await box.commit("once") == digest
+        async with orchard.sandbox(digest) as child:
+            assert (await child.run("cat /made")).text == "kept\n"

@@ -159,7 +159,8 @@ class LocalBackend:
     async def commit(self, sandbox_id: str, name: str) -> str:
         """Stop the sandbox and turn its layer of changes into an image layer over its image.
 
-        Returns the new image's digest, usable as ``image`` at once, as is ``name``. The sandbox is gone then.
+        Returns the new image's digest, usable as ``image`` at once, as is ``name``. The sandbox is gone then; the same
+        commit again returns the same digest while the end is remembered.
 
         Raises:
             NotFound: no such sandbox.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from orchard.core.errors import Conflict, InternalError, NotFound, SandboxGone, Unsupported
@@ -24,7 +25,7 @@ class Committer:
         self._store, self._storage, self._powers, self._endings = store, storage, powers, endings
 
     def commit(self, sandbox_id: str, name: str) -> str:
-        """End the sandbox and return the digest of the image that its changes make.
+        """End the sandbox and return the digest of the image that its changes make. The same again answers the same.
 
         Raises:
             NotFound: no such sandbox.
@@ -33,7 +34,9 @@ class Committer:
             Unsupported: its image is a folder, which nothing can be laid over.
             InternalError: buildah failed, with its own words.
         """
-        record = self._store.read(sandbox_id)
+        record, full = self._store.read(sandbox_id), local_name(name)
+        if full in record.committed:
+            return record.committed[full]
         if record.ended_at:
             raise SandboxGone(f"sandbox {sandbox_id} has ended", reason=record.reason, at=record.ended_at)
         if record.image_digest is None:
@@ -44,18 +47,15 @@ class Committer:
         with self._store.lock(sandbox_id) as held:
             if not held:
                 raise Conflict(f"sandbox {sandbox_id} is being made or ended by another process")
-            full = local_name(name)
             self._endings.stop(record, f"committed as {full}")
             try:
-                self._build(record, record.image_digest, full)
+                digest = self._build(record, record.image_digest, full)
+                self._store.end(replace(self._store.read(sandbox_id), committed={full: digest}))
             finally:
                 self._endings.finish(record)
-        stored = self._storage.find([full])
-        if stored is None:
-            raise InternalError(f"buildah made no image {full}")
-        return stored.digest
+        return digest
 
-    def _build(self, record: Record, base: str, full: str) -> None:
+    def _build(self, record: Record, base: str, full: str) -> str:
         stored = self._storage.find([base])
         if stored is None:
             raise NotFound(f"the image {base} of sandbox {record.id} is no longer in the store")
@@ -67,6 +67,10 @@ class Committer:
             _done("commit", self._storage.buildah("commit", "--quiet", "--format", "oci", container, full))
         finally:
             _done("rm", self._storage.buildah("rm", container))
+        made = self._storage.find([full])
+        if made is None:
+            raise InternalError(f"buildah made no image {full}")
+        return made.digest
 
     def _clear(self) -> None:
         """Remove the containers of commits whose process was killed: their sandboxes' folders are gone."""

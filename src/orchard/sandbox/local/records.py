@@ -63,6 +63,8 @@ class Record:
     ended_at: str | None = None
     reason: str | None = None
     detail: str | None = None
+    committed: dict[str, str] = field(default_factory=dict[str, str])
+    """Name -> digest of the image that its commit made."""
 
     @property
     def process(self) -> Target | None:
