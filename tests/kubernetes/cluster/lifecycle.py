@@ -1,6 +1,5 @@
 """Up, down, status: a real Kubernetes of two nodes on this machine, and nothing of it left afterwards."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -28,8 +27,6 @@ from tests.kubernetes.cluster.say import say
 
 from orchard.core.errors import MachineUnfit
 
-_SHARED = (Path("/run/containerd/s"), Path("/run/containerd"))
-"""Folders that containerd makes outside its own."""
 _WHOLE = RUN / "whole"
 """Exists once the cluster has been up."""
 
@@ -161,9 +158,7 @@ def _remove() -> None:
     for mount in sorted((path for path in below if path.startswith(f"{RUN}/")), reverse=True):
         run("umount", "--lazy", mount)
     network.remove()
-    for folder in _SHARED:
-        with contextlib.suppress(OSError):  # not empty: another's too
-            folder.rmdir()
+    nodes.clear_machine()
     if RUN.exists():
         shutil.rmtree(RUN)
 

@@ -11,6 +11,14 @@ from tests.kubernetes.cluster.processes import wait_until
 
 PAUSE = f"{REGISTRY}/pause:1"
 _CGROUPS = Path("/sys/fs/cgroup")
+_NETWORK = "orchard-test-pods"
+_DEVICES = Path("/var/lib/kubelet/device-plugins")
+_FIXED = [
+    *map(Path, ("/run/containerd/s", "/run/containerd", "/var/lib/cni/results", "/var/lib/cni", "/var/log/containers")),
+    _DEVICES,
+    _DEVICES.parent,
+]
+"""Folders that containerd and the kubelet make where no option moves them, inner ones first."""
 _CONTAINERD = """\
 version = 3
 root = "{folder}/containerd"
@@ -28,6 +36,10 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
   restrict_oom_score_adj = true
   disable_apparmor = true
   netns_mounts_under_state_dir = true
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+  Root = "{folder}/runc"
 [plugins."io.containerd.cri.v1.runtime".cni]
   bin_dirs = ["/usr/lib/cni"]
   conf_dir = "{folder}/cni"
@@ -79,6 +91,19 @@ def clear(node: Node) -> None:
                 folder.rmdir()
 
 
+def clear_machine() -> None:
+    """Remove what containerd and the kubelet keep at fixed places, but for folders that others use too."""
+    for result in Path("/var/lib/cni/results").glob(f"{_NETWORK}-*-eth0"):
+        pod = result.name.removeprefix(f"{_NETWORK}-").removesuffix("-eth0")
+        result.with_name(f"cni-loopback-{pod}-lo").unlink(missing_ok=True)
+        result.unlink()
+    if _DEVICES.exists() and list(_DEVICES.parent.iterdir()) == [_DEVICES]:  # no kubelet but ours
+        (_DEVICES / "kubelet.sock").unlink(missing_ok=True)
+    for folder in _FIXED:
+        with contextlib.suppress(OSError):  # not there, or not empty
+            folder.rmdir()
+
+
 def _hierarchies() -> list[Path]:
     if (_CGROUPS / "cgroup.controllers").exists():
         return [_CGROUPS]
@@ -120,7 +145,7 @@ def _pod_network(node: Node) -> dict[str, object]:
         "ranges": ranges,
         "routes": [{"dst": "0.0.0.0/0"}],
     }
-    return {"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]}
+    return {"cniVersion": "0.4.0", "name": _NETWORK, "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]}
 
 
 def _kubelet(node: Node) -> dict[str, object]:

@@ -45,6 +45,7 @@ def apiserver() -> Part:
     flags = {
         "etcd-servers": _ETCD,
         "advertise-address": CONTROL.address,
+        "cert-dir": RUN / "apiserver",
         "tls-cert-file": PKI / "apiserver.crt",
         "tls-private-key-file": PKI / "apiserver.key",
         "client-ca-file": PKI / "ca.crt",
@@ -70,6 +71,7 @@ def controller_manager() -> Part:
     flags = {
         "service-account-private-key-file": PKI / "sa.key",
         "root-ca-file": PKI / "ca.crt",
+        "flex-volume-plugin-dir": RUN / "volume-plugins",
         "use-service-account-credentials": "true",
         "node-monitor-grace-period": "20s",
     }
