@@ -19,6 +19,7 @@ import (
 	"orchard/sandboxd/internal/output"
 	"orchard/sandboxd/internal/process"
 	"orchard/sandboxd/internal/reap"
+	"orchard/sandboxd/internal/seal"
 	"orchard/sandboxd/internal/server"
 	"orchard/sandboxd/internal/token"
 	"orchard/sandboxd/internal/tunnel"
@@ -80,8 +81,9 @@ func run(arguments []string) error {
 	life := lease.New(terms(c.Lease))
 	table := process.NewTable(&process.Settings{Maker: maker, Store: store, Activity: life, Env: c.Env, User: c.User,
 		Workdir: c.Workdir, Shell: c.Shell, OOMAdjust: oomAdjust(c.OOMScoreAdj)})
-	rooms := []server.Room{table, life, tokens,
-		&server.Health{ID: c.ID, Version: version, Maker: maker, Running: table.Running, Began: began}}
+	sealing := seal.New(func() { entrypoint(table, c.Entrypoint) })
+	rooms := []server.Room{table, life, tokens, sealing, &server.Health{ID: c.ID, Version: version, Maker: maker,
+		Running: table.Running, Sealed: sealing.Sealed, Began: began}}
 	tree, err := files.New(files.Deps{Root: "/", Workdir: c.Workdir, User: c.User})
 	if err != nil {
 		return err
@@ -95,22 +97,34 @@ func run(arguments []string) error {
 		table.Shutdown()
 		die(state, note, reason, detail)
 	})
-	go onSignal(life)
-	if len(c.Entrypoint) > 0 {
-		started := make(chan struct{})
-		go func() { table.Entrypoint(c.Entrypoint); close(started) }() // not on main's thread either
-		<-started                                                      // who finds us ready finds it too
+	onSignal(life)
+	if c.Seal == nil {
+		sealing.Open()
+	} else {
+		sealing.Watch(span(&c.Seal.Timeout), life.End)
 	}
 	handler := server.Handler(server.Options{ID: c.ID, Tokens: tokens, Activity: life,
-		Closing: life.Closing, Quiet: quiet(), Rooms: rooms})
+		Closing: life.Closing, Sealed: sealing.Sealed, Unsealed: unsealed, Quiet: quiet(), Rooms: rooms})
 	failed := make(chan error)
 	go func() { failed <- server.Serve(listener, handler) }() // not on main's thread: see hygiene.go
 	return <-failed
 }
 
+// entrypoint starts the image's program, if asked for; whoever finds us ready finds it too.
+func entrypoint(table *process.Table, argv []string) {
+	if len(argv) > 0 {
+		started := make(chan struct{})
+		go func() { table.Entrypoint(argv); close(started) }() // not on main's thread: see hygiene.go
+		<-started
+	}
+}
+
+// unsealed are the routes by which nothing runs in the sandbox, served before it is sealed too.
+var unsealed = []string{"GET /v1/health", "POST /v1/seal", "GET /v1/lease", "POST /v1/lease", "POST /v1/shutdown"}
+
 // quiet are the routes that are no activity.
 func quiet() []string {
-	return append([]string{"GET /v1/health", "GET /v1/stats", "GET /v1/lease", "GET /v1/reverse",
+	return append([]string{"GET /v1/health", "POST /v1/seal", "GET /v1/stats", "GET /v1/lease", "GET /v1/reverse",
 		"GET /v1/reverse/{port}/carry"}, process.Quiet...)
 }
 
@@ -164,12 +178,11 @@ func listen(l config.Listen) (net.Listener, error) {
 	return listener, nil
 }
 
-// onSignal ends the sandbox as its lease would.
+// onSignal makes a signal end the sandbox as its lease would, from now on.
 func onSignal(life *lease.Lease) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	// Caught, not ignored: what is ignored here would be ignored by every command too.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGQUIT)
-	s := <-signals
-	life.End("signal", "got "+s.String())
+	go func() { life.End("signal", "got "+(<-signals).String()) }()
 }

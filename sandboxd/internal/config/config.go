@@ -38,6 +38,12 @@ type Cgroup struct {
 	FDs     map[string]int `json:"fds"`
 }
 
+// Seal keeps commands out until the network is seen to be shut; after Timeout seconds
+// without that the sandbox ends.
+type Seal struct {
+	Timeout float64 `json:"timeout_s"`
+}
+
 // Config is the start-up document of the wire contract. Unknown fields are ignored.
 type Config struct {
 	ID              string            `json:"id"`
@@ -48,6 +54,7 @@ type Config struct {
 	Workdir         string            `json:"workdir"`
 	Lease           Lease             `json:"lease"`
 	Cgroup          *Cgroup           `json:"cgroup"`
+	Seal            *Seal             `json:"seal"`
 	StateFD         *int              `json:"state_fd"`
 	StateDir        string            `json:"state_dir"`
 	EnvFromProcess  bool              `json:"env_from_process"`
@@ -88,6 +95,8 @@ func (c *Config) check() error {
 		return errors.New("spool_limit_bytes: at least 131072 is due")
 	case c.Cgroup != nil && c.Cgroup.Version != 1 && c.Cgroup.Version != 2:
 		return errors.New("cgroup.version: 1 or 2 is due")
+	case c.Seal != nil && (!(c.Seal.Timeout > 0) || c.Seal.Timeout > 1e9):
+		return errors.New("seal.timeout_s: a number of seconds above 0 is due")
 	}
 	for name, seconds := range map[string]*float64{"ttl_s": c.Lease.TTL, "max_ttl_s": c.Lease.MaxTTL,
 		"idle_s": c.Lease.Idle, "heartbeat_s": c.Lease.Heartbeat} {

@@ -13,6 +13,7 @@ type Health struct {
 	ID, Version string
 	Maker       mark.Maker
 	Running     func() int
+	Sealed      func() bool
 	Began       time.Time
 }
 
@@ -24,7 +25,7 @@ func (h *Health) Routes(mux *http.ServeMux) {
 
 func (h *Health) health(w http.ResponseWriter, _ *http.Request) {
 	wire.JSON(w, http.StatusOK, map[string]any{"id": h.ID, "version": h.Version, "wire": 1,
-		"uptime_s": time.Since(h.Began).Seconds(), "processes": h.Running(), "commands_mark": h.Maker.Kind()})
+		"uptime_s": time.Since(h.Began).Seconds(), "processes": h.Running(), "commands_mark": h.Maker.Kind(), "sealed": h.Sealed()})
 }
 
 func (h *Health) stats(w http.ResponseWriter, _ *http.Request) {

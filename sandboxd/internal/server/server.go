@@ -33,6 +33,10 @@ type Options struct {
 	Activity wire.Activity
 	// Closing tells whether the lease has ended.
 	Closing func() bool
+	// Sealed tells whether commands may run: see package seal. nil: always.
+	Sealed func() bool
+	// Unsealed names the patterns that are answered before that, too.
+	Unsealed []string
 	// Quiet names the patterns ("GET /v1/health") whose requests are no activity.
 	// Reads of status, lists and waiting carriers are; a room may call Activity itself.
 	Quiet []string
@@ -41,20 +45,25 @@ type Options struct {
 
 type door struct {
 	Options
-	mux   *http.ServeMux
-	quiet map[string]bool
+	mux             *http.ServeMux
+	quiet, unsealed map[string]bool
 }
 
 // Handler builds the handler of all requests.
 func Handler(o Options) http.Handler {
-	d := &door{Options: o, mux: http.NewServeMux(), quiet: map[string]bool{}}
-	for _, pattern := range o.Quiet {
-		d.quiet[pattern] = true
-	}
+	d := &door{Options: o, mux: http.NewServeMux(), quiet: set(o.Quiet), unsealed: set(o.Unsealed)}
 	for _, room := range o.Rooms {
 		room.Routes(d.mux)
 	}
 	return d
+}
+
+func set(patterns []string) map[string]bool {
+	found := map[string]bool{}
+	for _, pattern := range patterns {
+		found[pattern] = true
+	}
+	return found
 }
 
 // Serve serves h on listener until the process ends.
@@ -80,6 +89,11 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, pattern := d.mux.Handler(r)
 	if pattern == "" {
 		wire.Fail(tracked, r, wire.NotFound("no_route", fmt.Sprintf("no route %s %s", r.Method, r.URL.Path)))
+		return
+	}
+	if d.Sealed != nil && !d.unsealed[pattern] && !d.Sealed() {
+		wire.Fail(tracked, r, &wire.Problem{Status: http.StatusServiceUnavailable, Code: "not_sealed", RetryAfter: 1,
+			Detail: "the network of this sandbox is not yet seen to be shut, so nothing runs in it", Hint: "POST /v1/seal, or wait"})
 		return
 	}
 	if !d.quiet[pattern] {
