@@ -7,6 +7,7 @@ PYTEST := python -m pytest
 SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 
+.NOTPARALLEL: # a set-up comes before what needs it, also under -j
 .PHONY: help demo test check lint unit contract system vm twins conformance bench cluster-programs cluster cluster-status cluster-down test-cluster sandboxd setup-demo setup-test setup-cluster lock clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
