@@ -18,7 +18,7 @@ class Turns:
     @property
     def waiting(self) -> int:
         """How many wait now."""
-        return sum(len(queue) for queue in self._queues.values())
+        return sum(not each.done() for queue in self._queues.values() for each in queue)
 
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncGenerator[None]:

@@ -1,0 +1,210 @@
+"""From a specification to a Pod, and back to what is told of it."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from orchard.core.errors import InvalidArgument, Unsupported
+from orchard.sandbox.kubernetes import KubernetesSettings
+from orchard.sandbox.kubernetes.identity import Identity, ServiceKey, new_sandbox_id, pod_name
+from orchard.sandbox.kubernetes.pod import CONFIG_ENV, ImageFacts, Plan, check, manifest, spec_hash
+from orchard.sandbox.kubernetes.record import info_of, progress_of
+from orchard.sandbox.types import SandboxSpec, State
+
+KEY = ServiceKey(b"k" * 32)
+SETTINGS = KubernetesSettings(daemon_image="registry.example/sandboxd:1")
+FACTS = ImageFacts("registry.example/x@sha256:" + "0" * 64, "sha256:" + "0" * 64, "app", "/srv", {"A": "1"}, ("/e",))
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+def plan(facts: ImageFacts | None = None, tenant: str = "", **given: Any) -> Plan:
+    spec = SandboxSpec(**{"image": "registry.example/x:1", **given})
+    name = pod_name(tenant, "key")
+    who = Identity("boxes", name, new_sandbox_id(name), tenant)
+    return Plan(spec, who, KEY.mac(who), KEY.token_sha256(who.id), NOW, facts)
+
+
+def config_of(pod: dict[str, Any]) -> dict[str, Any]:
+    (variable,) = pod["spec"]["containers"][0]["env"]
+    assert variable["name"] == CONFIG_ENV
+    assert "$" not in variable["value"]  # the cluster would expand it
+    return json.loads(variable["value"])
+
+
+def test_the_pod_has_no_rights_no_restarts_and_no_links() -> None:
+    body = manifest(plan(), SETTINGS)["spec"]
+    assert (body["restartPolicy"], body["automountServiceAccountToken"], body["enableServiceLinks"]) == (
+        "Never", False, False,
+    )  # fmt: skip
+    assert body["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in (*body["containers"], *body["initContainers"]):
+        assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+
+
+def test_restricted_drops_everything_and_takes_a_number_for_a_user() -> None:
+    settings = replace(SETTINGS, profile="restricted")
+    for facts, user, uid in ((None, "1234:5", 1234), (replace(FACTS, user="77"), None, 77), (FACTS, None, None)):
+        pod = manifest(plan(facts, user=user), settings)
+        for container in (*pod["spec"]["containers"], *pod["spec"]["initContainers"]):
+            context = container["securityContext"]
+            assert "add" not in context["capabilities"]
+            assert context["runAsNonRoot"]
+            assert not context["allowPrivilegeEscalation"]
+            assert context.get("runAsUser") == uid
+        assert config_of(pod)["user"] == ""
+
+
+def test_the_daemon_is_root_where_it_can_run_commands_as_the_images_user() -> None:
+    known = manifest(plan(FACTS), SETTINGS)
+    assert known["spec"]["containers"][0]["securityContext"]["runAsUser"] == 0
+    assert config_of(known)["user"] == "app"
+    unknown = manifest(plan(), SETTINGS)
+    assert "runAsUser" not in unknown["spec"]["containers"][0]["securityContext"]
+    assert config_of(unknown)["user"] == ""
+
+
+def test_what_is_asked_for_is_what_the_daemon_is_told() -> None:
+    env = {"PLAIN": "a $(HOME) $$ \u20ac", "Q": '"'}
+    pod = manifest(plan(env=env, ttl=20, max_ttl=60, idle=5.5, heartbeat=30, workdir="/w", entrypoint=["a"]), SETTINGS)
+    config = config_of(pod)
+    assert config["env"] == env
+    assert config["lease"] == {"ttl_s": 20, "max_ttl_s": 60, "idle_s": 5.5, "heartbeat_s": 30}
+    assert (config["workdir"], pod["spec"]["containers"][0]["workingDir"]) == ("/w", "/w")
+    assert config["entrypoint"] == ["a"]
+    assert pod["spec"]["activeDeadlineSeconds"] >= 60
+
+
+def test_an_environment_that_no_variable_holds_is_refused() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        manifest(plan(env={"A": "x" * 200_000}), SETTINGS)
+    assert caught.value.field == "env"
+
+
+def test_limits_of_the_caller_count_and_overcommit_lowers_what_is_set_aside() -> None:
+    settings = replace(SETTINGS, overcommit=4.0, limits={"cpu": "9", "memory": "9Gi"})
+    for container in ("containers", "initContainers"):
+        asked = manifest(plan(cpu=1.5, memory=1 << 30, disk=1 << 30), settings)["spec"][container][0]["resources"]
+        assert asked["limits"]["cpu"] == "1500m"
+        assert asked["limits"]["memory"] == str(1 << 30)
+        assert asked["requests"] == {"cpu": "375m", "memory": str(1 << 28), "ephemeral-storage": str(1 << 30)}
+        plain = manifest(plan(), settings)["spec"][container][0]["resources"]
+        assert plain == {"limits": {"cpu": "9", "memory": "9Gi"}, "requests": dict(settings.requests)}
+
+
+def test_an_image_volume_needs_no_init_container() -> None:
+    pod = manifest(plan(), replace(SETTINGS, injection="image-volume"))
+    assert pod["spec"]["initContainers"] == []
+    assert {"reference": SETTINGS.daemon_image, "pullPolicy": "IfNotPresent"} in [
+        each.get("image") for each in pod["spec"]["volumes"]
+    ]
+
+
+def test_without_network_names_are_refused_at_once() -> None:
+    assert manifest(plan(network="none"), SETTINGS)["spec"]["dnsPolicy"] == "None"
+    assert "dnsPolicy" not in manifest(plan(network="open"), SETTINGS)["spec"]
+
+
+def test_labels_of_callers_match_no_selector_of_others_and_come_back() -> None:
+    mine = {"app": "web", "a.b/c": "d", "orchard/tenant": "t", "orchard/sandbox": "no"}
+    made = plan(tenant="t", labels=mine)
+    pod = manifest(made, SETTINGS)
+    labels = pod["metadata"]["labels"]
+    assert not {"app", "a.b/c"} & set(labels)
+    assert (labels["orchard/sandbox"], labels["orchard/network"], labels["orchard/tenant"]) == ("1", "none", "t")
+    assert info_of(pod, made.who).labels == mine
+
+
+def test_a_label_prefix_that_leaves_no_room_is_refused() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        manifest(plan(labels={"a" * 250 + "/x": "y"}), SETTINGS)
+    assert caught.value.field == "labels"
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"pids": 10}, Unsupported),
+        ({"tools": ["sha256:0"]}, Unsupported),
+        ({"image": "host"}, InvalidArgument),
+        ({"image": "oci:/x:1"}, InvalidArgument),
+    ],
+)
+def test_what_a_pod_cannot_have_is_refused_by_name(given: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match="|".join(map(str, given)) or "image"):
+        check(SandboxSpec(**{"image": "x", **given}))
+
+
+def test_an_entrypoint_that_nobody_knows_is_refused() -> None:
+    assert config_of(manifest(plan(FACTS, entrypoint=True), SETTINGS))["entrypoint"] == ["/e"]
+    with pytest.raises(Unsupported):
+        manifest(plan(entrypoint=True), SETTINGS)
+
+
+def test_the_hash_tells_specifications_apart() -> None:
+    one = SandboxSpec("x", env={"A": "1", "B": "2"})
+    assert spec_hash(one) == spec_hash(SandboxSpec("x", env={"B": "2", "A": "1"}))
+    assert spec_hash(one) != spec_hash(replace(one, ttl=7))
+
+
+def test_the_record_is_on_the_pod() -> None:
+    made = plan(FACTS, env={"B": "2"}, ttl=100, user="root")
+    info = info_of(manifest(made, SETTINGS), made.who)
+    assert (info.id, info.image, info.image_digest) == (made.who.id, "registry.example/x:1", FACTS.digest)
+    assert (info.created_at, info.expires_at) == (NOW, NOW + timedelta(seconds=100))
+    assert (info.env, info.user, info.workdir) == ({"A": "1", "B": "2"}, "root", "/srv")
+    assert info.state is State.STARTING
+
+
+SCHEDULED = {"type": "PodScheduled", "status": "True"}
+INSTALLED = [{"name": "sandboxd", "state": {"terminated": {"exitCode": 0}}}]
+
+
+def waiting(reason: str, message: str = "why") -> list[dict[str, Any]]:
+    return [{"name": "sandbox", "state": {"waiting": {"reason": reason, "message": message}}}]
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "address"),
+    [
+        ({}, State.STARTING, None),
+        ({"conditions": [SCHEDULED]}, State.STARTING, None),
+        (
+            {"containerStatuses": waiting("PodInitializing"), "podIP": "10.0.0.1", "initContainerStatuses": [
+                {"name": "sandboxd", "state": {"running": {}}}]},
+            State.STARTING, None,
+        ),
+        (
+            {"containerStatuses": waiting("PodInitializing"), "podIP": "10.0.0.1", "initContainerStatuses": INSTALLED},
+            State.PULLING, "10.0.0.1",
+        ),
+        (
+            {"containerStatuses": [{"name": "sandbox", "state": {"running": {}}}], "podIP": "fd00::1",
+             "initContainerStatuses": INSTALLED},
+            State.READY, "[fd00::1]",
+        ),
+    ],
+)  # fmt: skip
+def test_how_far_a_pod_is_follows_from_its_status(status: dict[str, Any], state: State, address: str | None) -> None:
+    progress = progress_of({**manifest(plan(), SETTINGS), "status": status})
+    assert (progress.state, progress.address, progress.failure) == (state, address, None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("InvalidImageName", "image_invalid"), ("CreateContainerConfigError", "start_failed")],
+)
+def test_what_does_not_recover_fails_with_the_clusters_words(reason: str, told: str) -> None:
+    pod = {**manifest(plan(), SETTINGS), "status": {"containerStatuses": waiting(reason, "the kubelet's words")}}
+    failure = progress_of(pod).failure
+    assert failure == (told, f"{reason}: the kubelet's words")
+
+
+def test_a_pull_that_is_tried_again_and_a_pod_that_no_node_takes_are_told_but_not_given_up() -> None:
+    pod = {**manifest(plan(), SETTINGS), "status": {"containerStatuses": waiting("ImagePullBackOff")}}
+    assert (progress_of(pod).pull_trouble, progress_of(pod).failure) == ("ImagePullBackOff: why", None)
+    full = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes"}
+    pod["status"] = {"conditions": [full]}
+    assert (progress_of(pod).unschedulable, progress_of(pod).failure) == ("0/2 nodes", None)
