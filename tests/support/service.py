@@ -40,8 +40,9 @@ class Served:
     def start(self) -> None:
         argv = [*ORCHARD, "serve", "--port", str(self.port), "--keys", str(self.keys), *self.more]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                argv, env={**os.environ, "ORCHARD_HOME": str(self.home)}, stdout=subprocess.PIPE, stderr=log
+            env = {**os.environ, "ORCHARD_HOME": str(self.home)}
+            self.process = subprocess.Popen(  # unbuffered: a line that was read ahead could not be waited for
+                argv, env=env, stdout=subprocess.PIPE, stderr=log, bufsize=0
             )
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:

@@ -137,7 +137,7 @@ def split_arguments(spec: dict[str, Any]) -> None:
 
 def one_at_a_time(when: str) -> Any:
     lock = asyncio.Lock()
-    return lambda spec: lock if command(spec) == when else None
+    return lambda spec: lock if when in command(spec) else None
 
 
 def other_byte(method: str, target: str, status: int, body: bytes) -> tuple[int, bytes]:
