@@ -12,6 +12,7 @@ from tests.support.service import Served, served
 
 from orchard.core.errors import QuotaExceeded
 from orchard.sandbox import Orchard
+from orchard.sandbox.conformance.roots import special_images
 from orchard.sandbox.types import State
 from orchard.service.keys import KeyRing
 
@@ -109,9 +110,9 @@ async def test_a_create_under_way_survives_a_restart_by_sigterm(own: Served, bus
         await asyncio.gather(*(box.delete() for box in boxes))
 
 
-async def test_a_commit_whose_answer_a_restart_lost_is_answered_again(own: Served, busybox: str) -> None:
+async def test_a_commit_whose_answer_a_restart_lost_is_answered_again(own: Served, tmp_path: Path) -> None:
     async with Orchard(own.url, api_key=own.key) as orchard:
-        box = await orchard.create(busybox, ttl=120)
+        box = await orchard.create(special_images(tmp_path)["busybox"], ttl=120)
         await box.run("echo kept > /made")
         digest = await box.commit("once")
         own.end(signal.SIGKILL)
