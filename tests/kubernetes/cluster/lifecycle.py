@@ -120,13 +120,14 @@ def _start(path: Path) -> None:
     parts.controller_manager().start(path)
     parts.scheduler().start(path)
     for node in NODES:
-        containerd, *others = parts.node_parts(node)
+        containerd, kubelet, *_ = parts.node_parts(node)
         containerd.start(path)
         eventually(lambda node=node: ctr(node, "version"), f"containerd of {node.name}")
-        for part in others:
-            part.start(path)
+        kubelet.start(path)
     names = [f"node/{node.name}" for node in NODES]
     eventually(lambda: kubectl("wait", "--for=condition=Ready", *names, "--timeout=60s"), "nodes to be Ready")
+    for part in (part for node in NODES for part in parts.node_parts(node)):
+        part.start(path)  # kube-router ends where its node is not known yet
 
 
 def ctr(node: Node, *words: str) -> str:
