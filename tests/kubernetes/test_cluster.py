@@ -2,12 +2,13 @@
 
 import json
 import ssl
+import time
 from typing import Any
 
 import httpx
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.cluster.place import API, PKI
+from tests.kubernetes.cluster.place import API, PKI, PRIVATE_PASSWORD, PRIVATE_SPEED, PRIVATE_USER
 from tests.kubernetes.cluster.processes import run, wait_until
 from tests.kubernetes.cluster.simulated import LABEL
 
@@ -15,6 +16,7 @@ from orchard.core.errors import MachineUnfit
 from orchard.sandbox.local.images import goarch
 
 _SERVER = ["httpd", "-f", "-p", "8000", "-h", "/etc"]
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _OPEN = [{}]
 """Rules of a NetworkPolicy that let everything through."""
 
@@ -137,6 +139,19 @@ def test_private_registry_wants_its_password(own_cluster: Cluster, namespace: st
     )
 
 
+def test_private_registry_is_slow_enough_to_be_seen_pulling(own_cluster: Cluster, namespace: str) -> None:
+    cluster = own_cluster
+    connection = f"http://{cluster.private_registry}/v2/debian"
+    with httpx.Client(auth=(PRIVATE_USER, PRIVATE_PASSWORD)) as client:
+        manifest = client.get(f"{connection}/manifests/1", headers={"Accept": _MANIFEST}).json()
+        layer = manifest["layers"][0]
+        assert layer["size"] > 60 * PRIVATE_SPEED  # a minute
+        started = time.monotonic()
+        with client.stream("GET", f"{connection}/blobs/{layer['digest']}") as stream:
+            taken = next(stream.iter_raw(2 * PRIVATE_SPEED))
+    assert len(taken) / (time.monotonic() - started) <= 1.5 * PRIVATE_SPEED
+
+
 def test_pod_security_refuses_what_is_privileged(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(MachineUnfit, match="violates PodSecurity"):
         cluster.apply(pod("host", cluster.image("scratch"), hostNetwork=True), namespace=namespace)
@@ -170,3 +185,18 @@ def test_simulated_nodes_take_pods_in_name_only(own_cluster: Cluster, namespace:
         homes = {item["spec"]["nodeName"] for item in cluster.get("-n", namespace, "pods")["items"]}
         assert homes <= set(names)
         cluster.kubectl("-n", namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
+
+
+def test_frozen_store_stops_writes_and_lets_them_go_on(own_cluster: Cluster, namespace: str) -> None:
+    with own_cluster.paused("etcd"), pytest.raises(MachineUnfit):
+        own_cluster.kubectl("-n", namespace, "create", "configmap", "late", "--request-timeout=2s")
+    own_cluster.wait_for_api()
+    own_cluster.kubectl("-n", namespace, "create", "configmap", "after")
+
+
+def test_unplugged_node_is_lost_and_comes_back(own_cluster: Cluster) -> None:
+    lost = own_cluster.nodes[-1]
+    with own_cluster.unplugged(lost):
+        own_cluster.kubectl("wait", "--for=condition=Ready=Unknown", f"node/{lost}", "--timeout=90s")
+    states = {item["type"]: item["status"] for item in own_cluster.get("node", lost)["status"]["conditions"]}
+    assert states["Ready"] == "True"

@@ -97,6 +97,9 @@ def clear_machine() -> None:
         pod = result.name.removeprefix(f"{_NETWORK}-").removesuffix("-eth0")
         result.with_name(f"cni-loopback-{pod}-lo").unlink(missing_ok=True)
         result.unlink()
+    for link in Path("/var/log/containers").glob("*.log"):
+        if link.is_symlink() and link.readlink().is_relative_to(RUN):
+            link.unlink()
     if _DEVICES.exists() and list(_DEVICES.parent.iterdir()) == [_DEVICES]:  # no kubelet but ours
         (_DEVICES / "kubelet.sock").unlink(missing_ok=True)
     for folder in _FIXED:

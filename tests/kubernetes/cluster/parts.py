@@ -113,7 +113,7 @@ def node_parts(node: Node) -> list[Part]:
     }
     return [
         Part(f"{node.name}-containerd", ["containerd", "-c", node.folder / "containerd.toml"], node),
-        Part(f"{node.name}-kubelet", ["kubelet", *_flags(kubelet)], node, {"GOMEMLIMIT": "200MiB"}),
+        Part(f"{node.name}-kubelet", ["kubelet", *_flags(kubelet)], node),
         Part(f"{node.name}-kube-proxy", ["kube-proxy", *_flags(proxy)], node),
         Part(f"{node.name}-kube-router", ["kube-router", *_flags(router)], node, {"NODE_NAME": node.name}),
     ]
