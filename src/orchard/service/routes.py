@@ -15,13 +15,11 @@ from orchard.sandbox.remote.models import (
     DigestBody,
     ExtendBody,
     ImageBody,
-    InfoBody,
     LeaseBody,
-    PageBody,
     PendingBody,
     SpecBody,
 )
-from orchard.sandbox.types import State, check_seconds
+from orchard.sandbox.types import Page, SandboxInfo, State, check_seconds
 from orchard.service import metrics
 from orchard.service.control import MOST_WAIT, Control
 from orchard.service.keys import Caller
@@ -63,12 +61,12 @@ def sandbox_router(control: Control) -> APIRouter:
     async def create(
         body: SpecBody, who: Who, response: Response, key: Key = None,
         wait: Annotated[float | None, Query(gt=0, le=3600, description="seconds to wait; needs a key")] = None,
-    ) -> InfoBody | PendingBody:  # fmt: skip
+    ) -> SandboxInfo | PendingBody:  # fmt: skip
         """Make a sandbox; answers once a command works in it, or with 202 after `wait`: then ask again."""
         if wait is not None and key is None:
             raise InvalidArgument("wait needs an Idempotency-Key, under which to ask again", field="wait")
         try:
-            return InfoBody.of(await control.create(body.to_spec(), who, key, wait))
+            return await control.create(body.to_spec(), who, key, wait)
         except StillRunning:
             response.status_code = 202
             return PendingBody()
@@ -79,19 +77,18 @@ def sandbox_router(control: Control) -> APIRouter:
         label: Annotated[list[str] | None, Query(description="NAME=VALUE; all must match")] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         cursor: Annotated[str | None, Query(max_length=256)] = None,
-    ) -> PageBody:
+    ) -> Page:
         """List living sandboxes, oldest first, in pages."""
-        page = await control.list(parse_labels(label or []), who, limit, cursor)
-        return PageBody(items=[InfoBody.of(info) for info in page.items], next=page.next)
+        return await control.list(parse_labels(label or []), who, limit, cursor)
 
     @router.get("/{sandbox_id}")
     async def get(
         sandbox_id: Id, who: Who,
         wait: Annotated[float, Query(ge=0, le=MOST_WAIT, description="seconds to wait for the state")] = 0,
         state: Annotated[State | None, Query(description="answer once it is in this state, or gone")] = None,
-    ) -> InfoBody:  # fmt: skip
+    ) -> SandboxInfo:  # fmt: skip
         """What is known of a sandbox, also after its end."""
-        return InfoBody.of(await control.get(sandbox_id, who, wait, state))
+        return await control.get(sandbox_id, who, wait, state)
 
     @router.post("/{sandbox_id}/extend")
     async def extend_ttl(sandbox_id: Id, body: ExtendBody, who: Who, key: Key = None) -> LeaseBody:

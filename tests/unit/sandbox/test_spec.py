@@ -1,11 +1,13 @@
 """What a sandbox may be asked to be: each field that is not sane is refused by name."""
 
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from orchard.core.errors import InvalidArgument
 from orchard.sandbox.orchard import spec_of
+from orchard.sandbox.remote.models import SpecBody
 from orchard.sandbox.types import LEAST_PIDS, SandboxSpec
 
 
@@ -28,3 +30,15 @@ def test_what_is_left_out_or_sane_passes() -> None:
     options: Any = {"env": None, "labels": {"a": "b"}, "workdir": "/work", "pids": LEAST_PIDS, "network": "none"}
     spec = spec_of("host", options, heartbeat=None)
     assert (spec.env, spec.labels, spec.workdir, spec.pids) == ({}, {"a": "b"}, "/work", LEAST_PIDS)
+
+
+def test_the_body_of_a_create_has_the_fields_and_defaults_of_a_spec() -> None:
+    assert list(SpecBody.model_fields) == [one.name for one in fields(SandboxSpec)]
+    plain = SandboxSpec("host")
+    assert SpecBody(image="host") == SpecBody.of(plain)
+    whole = SandboxSpec(
+        "x", cpu=1, memory=5, disk=6, pids=7, env={"A": "b"}, user="u", workdir="/w", labels={"c": "d"}, ttl=8,
+        max_ttl=9, idle=10, heartbeat=11, create_timeout=12, entrypoint=("e",), tools=("f",),
+    )  # fmt: skip
+    again = SpecBody.of(whole).to_spec()
+    assert again == replace(whole, entrypoint=["e"], tools=["f"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from orchard.core.errors import InternalError, InvalidArgument, OrchardError, Unavailable
 from orchard.core.ids import check_id, check_key, new_id
@@ -20,8 +21,6 @@ from orchard.sandbox.remote.models import (
     CommitBody,
     DigestBody,
     ImageBody,
-    InfoBody,
-    PageBody,
     SpecBody,
 )
 from orchard.sandbox.sessions import Sessions
@@ -32,7 +31,7 @@ _ASK_AGAIN = 25.0  # seconds a create is held open by the service; below the tim
 _UNDO_BOUND = 5.0  # seconds that a cancelled create waits for its undoing
 _FIRST_CONTACT = 10.0  # seconds of failure after which a service that never answered counts as not there
 _SILENCE = 330.0  # seconds without an answer until it counts as broken
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M")
 
 
 class RemoteBackend:
@@ -79,7 +78,7 @@ class RemoteBackend:
             while True:
                 reply = await self._send("POST", "/sandboxes", query(wait=_ASK_AGAIN), json=body, key=key)
                 if reply.status != 202:
-                    return _parsed(InfoBody, reply).to_info()
+                    return _parsed(SandboxInfo, reply)
         except asyncio.CancelledError:
             await finish(self._undo(key))
             raise
@@ -95,7 +94,7 @@ class RemoteBackend:
         Raises:
             NotFound: no such sandbox, or another tenant's.
         """
-        return (await self._ask(InfoBody, "GET", f"/sandboxes/{check_id(sandbox_id, 'sandbox_id')}")).to_info()
+        return await self._ask(SandboxInfo, "GET", f"/sandboxes/{check_id(sandbox_id, 'sandbox_id')}")
 
     async def list(
         self, labels: Mapping[str, str] | None = None, *, limit: int = 100, cursor: str | None = None
@@ -103,7 +102,7 @@ class RemoteBackend:
         """Return the tenant's living sandboxes whose labels include ``labels``, oldest first."""
         wanted: list[str | bytes] = [f"{name}={value}" for name, value in (labels or {}).items()]
         where = query(label=wanted, limit=limit, cursor=cursor)
-        return (await self._ask(PageBody, "GET", "/sandboxes", where)).to_page()
+        return await self._ask(Page, "GET", "/sandboxes", where)
 
     async def delete(self, sandbox_id: str, *, wait: bool = True) -> None:
         """End it; with ``wait``, return once nothing of it is left there.
@@ -165,9 +164,14 @@ class RemoteBackend:
         return reply
 
 
+@cache
+def _reader(model: type[M]) -> TypeAdapter[M]:
+    return TypeAdapter(model)
+
+
 def _parsed(model: type[M], reply: Reply) -> M:
     try:
-        return model.model_validate_json(reply.body)
+        return _reader(model).validate_json(reply.body)
     except ValidationError as error:
         raise InternalError(
             "the answer is not one of this service", hint="is the URL that of `orchard serve`, and its version ours?"

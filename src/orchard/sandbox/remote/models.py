@@ -1,4 +1,7 @@
-"""The control plane's JSON: one model per body, used by the service to write and by the client to read."""
+"""The control plane's JSON: one model per body, used by the service to write and by the client to read.
+
+``SandboxInfo`` and ``Page`` stand as they are.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,7 @@ from orchard.sandbox.types import (
     DEFAULT_MAX_TTL,
     DEFAULT_PIDS,
     DEFAULT_TTL,
-    Page,
-    SandboxInfo,
     SandboxSpec,
-    State,
     parse_size,
 )
 
@@ -65,59 +65,13 @@ class SpecBody(_Body):
     @staticmethod
     def of(spec: SandboxSpec) -> SpecBody:
         """Return the body that asks for ``spec``."""
-        entrypoint = spec.entrypoint if isinstance(spec.entrypoint, bool) else list(spec.entrypoint)
-        return SpecBody(
-            image=spec.image, cpu=spec.cpu, memory=spec.memory, disk=spec.disk, pids=spec.pids, env=dict(spec.env),
-            user=spec.user, workdir=spec.workdir, labels=dict(spec.labels), network=spec.network, ttl=spec.ttl,
-            max_ttl=spec.max_ttl, idle=spec.idle, heartbeat=spec.heartbeat, create_timeout=spec.create_timeout,
-            entrypoint=entrypoint, tools=list(spec.tools),
-        )  # fmt: skip
-
-
-class InfoBody(BaseModel):
-    """What is known of a sandbox, alive or gone; the fields of ``SandboxInfo``."""
-
-    id: str
-    state: State
-    image: str
-    image_digest: str | None = None
-    labels: dict[str, str] = Field(default_factory=dict[str, str])
-    created_at: datetime
-    expires_at: datetime | None = None
-    backend: str
-    reason: str | None = None
-    ended_at: datetime | None = None
-    detail: str | None = None
-    workdir: str = "/"
-    user: str = ""
-    env: dict[str, str] = Field(default_factory=dict[str, str])
-
-    def to_info(self) -> SandboxInfo:
-        """Return it as the plain value."""
-        return SandboxInfo(**{name: getattr(self, name) for name in InfoBody.model_fields})
-
-    @staticmethod
-    def of(info: SandboxInfo) -> InfoBody:
-        """Return the body that shows ``info``."""
-        facts: dict[str, Any] = {name: getattr(info, name) for name in InfoBody.model_fields}
-        return InfoBody.model_validate({**facts, "labels": dict(info.labels), "env": dict(info.env)})
+        return SpecBody.model_validate(vars(spec), strict=False)
 
 
 class PendingBody(BaseModel):
     """A create that goes on; the same request under the same key waits on."""
 
     status: Literal["creating"] = "creating"
-
-
-class PageBody(BaseModel):
-    """One page of a listing; ``next`` is the cursor of the following page."""
-
-    items: list[InfoBody]
-    next: str | None = None
-
-    def to_page(self) -> Page:
-        """Return it as the plain value."""
-        return Page([item.to_info() for item in self.items], self.next)
 
 
 class CapabilitiesBody(BaseModel):
