@@ -6,7 +6,6 @@ or, once the backend says so, ``SandboxGone``.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any, NoReturn
 
@@ -131,12 +130,7 @@ def check_identity(answer: Answer, entry: Entry) -> None:
 
 async def read_problem(connection: Connection, answer: Answer) -> dict[str, Any]:
     """Return a small JSON answer; what is none becomes a problem body that says so."""
-    body = bytearray()
-    async with contextlib.aclosing(connection.body()) as pieces:
-        async for data in pieces:
-            body += data
-            if len(body) > _SMALL:
-                break
+    body = await connection.beginning(_SMALL)
     try:
         facts = json.loads(body)
     except ValueError:

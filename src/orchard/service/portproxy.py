@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import secrets
 from typing import Any
 
@@ -117,15 +116,10 @@ async def _websocket(request: Request, connection: Connection, target: bytes, he
 
 
 async def _refuse(request: Request, connection: Connection, answer: Answer) -> None:
-    body = bytearray()
-    async with contextlib.aclosing(connection.body()) as pieces:
-        async for data in pieces:
-            body += data
-            if len(body) > _CHUNK:
-                break
+    body = await connection.beginning(_CHUNK)
     headers = [pair for pair in returned(answer) if pair[0] != b"content-length"]
     headers.append((b"content-length", b"%d" % len(body)))
-    await send_plain(request.scope, request.send, answer.status, headers, bytes(body))
+    await send_plain(request.scope, request.send, answer.status, headers, body)
 
 
 class _Frames:

@@ -6,6 +6,7 @@ The SDK's client (aiohttp) drops trailers and cannot speak over a tunnel, which 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
@@ -154,6 +155,20 @@ class Connection:
                 return
             self._feed(data)
         self.reusable = self.request_done and (framed or self._method == b"HEAD")
+
+    async def beginning(self, most: int) -> bytes:
+        """Return the body, or of one longer than ``most`` bytes the beginning, which is somewhat longer too.
+
+        Raises:
+            Unavailable: it was cut.
+        """
+        body = bytearray()
+        async with contextlib.aclosing(self.body()) as pieces:
+            async for data in pieces:
+                body += data
+                if len(body) > most:
+                    break
+        return bytes(body)
 
     async def _read_some(self) -> bytes:
         try:

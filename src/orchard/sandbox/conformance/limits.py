@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 
 from orchard.core.errors import CreateFailed, InvalidArgument, OrchardError, Unsupported
 from orchard.sandbox.conformance.suite import Context, check, expect, expect_error
@@ -82,38 +83,33 @@ async def _statistics(ctx: Context) -> None:
         expect(0 < (stats["cpu_s"] or 0) < 30, f"cpu {stats}")
 
 
+async def _refused(create: Awaitable[object], reason: str) -> None:
+    start = time.monotonic()
+    error = await expect_error(CreateFailed, create)
+    expect(error.reason == reason, f"the reason is {error.reason}: {error}")
+    expect(time.monotonic() - start < 10, f"took {time.monotonic() - start:.1f} s")
+
+
 @check(48, "an image that does not exist: the reason within 10 s")
 async def _no_image(ctx: Context) -> None:
-    start = time.monotonic()
     async with ctx.registry(None) as image:
-        error = await expect_error(CreateFailed, ctx.orchard.create(image, ttl=60))
-    expect(error.reason == "image_not_found", f"the reason is {error.reason}: {error}")
-    expect(time.monotonic() - start < 10, f"took {time.monotonic() - start:.1f} s")
+        await _refused(ctx.orchard.create(image, ttl=60), "image_not_found")
 
 
 @check(48, "a private registry: the reason within 10 s")
 async def _private_image(ctx: Context) -> None:
-    start = time.monotonic()
     async with ctx.registry(None, private=True) as image:
-        error = await expect_error(CreateFailed, ctx.orchard.create(image, ttl=60))
-    expect(error.reason == "image_auth", f"the reason is {error.reason}: {error}")
-    expect(time.monotonic() - start < 10, f"took {time.monotonic() - start:.1f} s")
+        await _refused(ctx.orchard.create(image, ttl=60), "image_auth")
 
 
 @check(48, "another architecture: the reason within 10 s")
 async def _other_architecture(ctx: Context) -> None:
-    start = time.monotonic()
-    error = await expect_error(CreateFailed, ctx.orchard.create(ctx.special("foreign"), ttl=60))
-    expect(error.reason == "wrong_arch", f"the reason is {error.reason}: {error}")
-    expect(time.monotonic() - start < 10, f"took {time.monotonic() - start:.1f} s")
+    await _refused(ctx.orchard.create(ctx.special("foreign"), ttl=60), "wrong_arch")
 
 
 @check(48, "more CPUs than any machine has: the reason within 10 s")
 async def _too_large(ctx: Context) -> None:
-    start = time.monotonic()
-    error = await expect_error(CreateFailed, ctx.orchard.create(ctx.image, cpu=10000, ttl=60))
-    expect(error.reason == "unschedulable", f"the reason is {error.reason}: {error}")
-    expect(time.monotonic() - start < 10, f"took {time.monotonic() - start:.1f} s")
+    await _refused(ctx.orchard.create(ctx.image, cpu=10000, ttl=60), "unschedulable")
     for wrong in (0, -1, float("nan"), float("inf"), "2"):
         await expect_error(InvalidArgument, ctx.orchard.create(ctx.image, cpu=wrong), field="cpu")  # type: ignore[arg-type]
 
