@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.daemon import DaemonBackend
+from tests.support.waiting import until
 
 from orchard.core.errors import InvalidArgument, NotFound
 from orchard.sandbox import Orchard, Sandbox
@@ -115,8 +116,7 @@ async def test_reverse_ends_with_its_task_group(box: Sandbox) -> None:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    await asyncio.sleep(0.05)
-    assert len(asyncio.all_tasks()) == before
+    await until(lambda: len(asyncio.all_tasks()) == before)
 
 
 async def hold(box: Sandbox, target: str) -> None:
