@@ -44,18 +44,18 @@ def up() -> Path:
     images = layouts(path)
     with locked("cluster"):
         started = time.monotonic()
-        if _WHOLE.exists():
-            _undo_faults()
-        if _WHOLE.exists() and not missing():
-            say("already up")
-            return KUBECONFIG
-        if _WHOLE.exists():
-            say(f"mending: {', '.join(missing())} did not run")
-            _start(path)
-        else:
+        bridge = Path(f"/sys/class/net/{BRIDGE}")  # gone where the machine was restarted
+        if not _WHOLE.exists() or not bridge.exists():
             _remove()
             _make(path, images)
             _WHOLE.touch()
+        else:
+            _undo_faults()
+            if not (dead := missing()):
+                say("already up")
+                return KUBECONFIG
+            say(f"mending: {', '.join(dead)} did not run")
+            _start(path)
         say(f"two nodes Ready after {time.monotonic() - started:.1f} s")
     return KUBECONFIG
 
