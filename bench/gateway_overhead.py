@@ -1,15 +1,24 @@
 """What the gateway adds to a call: 64 sessions at once, an engine that answers in 1 s, every record synced.
 
-Three processes: the engine, the gateway in front of it, and the clients, which ask the engine directly and through the
-gateway in turn, with equal bodies and the same spread of starts. The client
-is aiohttp. Floor: the engine asked directly.
+Four processes: the engine, the gateway in front of it, a proxy that only passes bytes on, and the clients, which ask
+the engine directly, through the proxy and through the gateway in turn, with equal bodies. Client, proxy and engine
+are aiohttp.
+
+Sessions of a run start when their sandboxes are ready, so the starts are spread over the engine's time, and the calls
+with them. A row of its own has all sessions start, and so ask, at the same moment: there a call waits mostly for the
+CPU time of the others.
+
+Floors: the engine asked directly; what the proxy adds; a record's size appended to a file and synced.
 """
 
 import asyncio
+import contextlib
 import multiprocessing
+import os
 import random
 import tempfile
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,6 +33,7 @@ from orchard.trajectories import Store
 
 TARGET = Target(5.0)
 ROUNDS = 2
+SYNCS = 50
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}]
 
 
@@ -41,13 +51,33 @@ async def _serve_engine(pipe: Connection, seconds: float) -> None:
         choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
         return web.json_response({"choices": [choice], "usage": {"prompt_tokens": 900, "completion_tokens": 30}})
 
-    app = web.Application()
+    await _serve(pipe, answer)
+
+
+async def _serve(pipe: Connection, answer: Callable[[web.Request], Awaitable[web.Response]]) -> None:
+    app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/v1/chat/completions", answer)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
     pipe.send(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
     await asyncio.to_thread(pipe.recv)
+    await runner.cleanup()
+
+
+def serve_proxy(pipe: Connection, engine_url: str) -> None:
+    asyncio.run(_serve_proxy(pipe, engine_url))
+
+
+async def _serve_proxy(pipe: Connection, engine_url: str) -> None:
+    url, headers = engine_url + "/chat/completions", {"Content-Type": "application/json"}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+
+        async def answer(request: web.Request) -> web.Response:
+            async with http.post(url, data=await request.read(), headers=headers) as got:
+                return web.Response(body=await got.read(), content_type="application/json")
+
+        await _serve(pipe, answer)
 
 
 def serve_gateway(pipe: Connection, engine_url: str, folder: str, sessions: int) -> None:
@@ -93,30 +123,60 @@ async def times_of(urls: list[str], turns: int, spread: float) -> list[float]:
     return times
 
 
-def run(sessions: int, turns: int, seconds: float) -> dict[str, Any]:
+def sync_times(path: Path) -> list[float]:
+    """Append a record's size and sync, now and then, as a gateway with little to do."""
+    times: list[float] = []
+    with path.open("ab", buffering=0) as file:
+        for _ in range(SYNCS):
+            time.sleep(0.01)
+            start = time.perf_counter()
+            file.write(b"r" * 600)
+            os.fdatasync(file.fileno())
+            times.append(time.perf_counter() - start)
+    return times
+
+
+@contextlib.contextmanager
+def child(serve: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Connection]]:
+    """Run ``serve`` in a process of its own; give what it says first, and its pipe, on which you tell it to end."""
     spawn = multiprocessing.get_context("spawn")
-    engine_pipe, engine_end = spawn.Pipe()
-    engine = spawn.Process(target=serve_engine, args=(engine_end, seconds))
-    engine.start()
-    engine_url = engine_pipe.recv()
-    with tempfile.TemporaryDirectory() as folder:
-        gateway_pipe, gateway_end = spawn.Pipe()
-        gateway = spawn.Process(target=serve_gateway, args=(gateway_end, engine_url, folder, sessions))
-        gateway.start()
-        urls = gateway_pipe.recv()
-        direct, through = list[float](), list[float]()
+    pipe, end = spawn.Pipe()
+    process = spawn.Process(target=serve, args=(end, *args))
+    process.start()
+    end.close()  # a child that dies is an EOFError here
+    try:
+        yield pipe.recv(), pipe
+    finally:
+        pipe.close()
+        process.join()
+
+
+def run(sessions: int, turns: int, seconds: float) -> dict[str, Any]:
+    times: dict[str, list[float]] = {}
+
+    def ask(way: str, urls: list[str], spread: float) -> None:
+        times.setdefault(way, []).extend(asyncio.run(times_of(urls, turns, spread)))
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        child(serve_engine, seconds) as (engine, engine_pipe),
+        child(serve_proxy, engine) as (proxy, proxy_pipe),
+        child(serve_gateway, engine, folder, sessions) as (urls, gateway_pipe),
+    ):
         for _ in range(ROUNDS):
-            direct += asyncio.run(times_of([engine_url] * sessions, turns, seconds))
-            through += asyncio.run(times_of(urls, turns, seconds))
+            ask("direct", [engine] * sessions, seconds)
+            ask("proxy", [proxy] * sessions, seconds)
+            ask("through", urls, seconds)
+            times.setdefault("sync", []).extend(sync_times(Path(folder) / "synced"))
+        ask("direct, together", [engine] * sessions, 0.0)
+        ask("through, together", urls, 0.0)
         gateway_pipe.send(None)
         recorded, cpu = gateway_pipe.recv()
-        gateway.join()
         size = sum(path.stat().st_size for path in (Path(folder) / "segments").iterdir())
-    engine_pipe.send(None)
-    engine.join()
-    assert recorded == sessions * turns * ROUNDS, "every call is recorded"
-
-    return {"direct": direct, "through": through, "calls": recorded, "cpu_s": cpu, "bytes": size}
+        proxy_pipe.send(None)
+        engine_pipe.send(None)
+    assert recorded == sessions * turns * (ROUNDS + 1), "every call is recorded"
+    return {"times": times, "calls": recorded, "cpu_s": cpu, "bytes": size}
 
 
 async def measure(place: Place) -> list[Row]:
@@ -124,11 +184,19 @@ async def measure(place: Place) -> list[Row]:
     got = await asyncio.to_thread(run, sessions, turns, seconds)
     name = f"gateway overhead a call, {sessions} sessions at once"
     note = f"{got['cpu_s'] / got['calls'] * 1000:.2g} ms of CPU and {got['bytes'] // got['calls']} bytes on disk a call"
-    beyond = f"beyond its {seconds:g} s"
-    direct, through = ({of: (of(got[way]) - seconds) * 1000 for of in (p50, p99)} for way in ("direct", "through"))
+    asked, calls = f"engine asked directly, beyond its {seconds:g} s", sessions * turns * ROUNDS
+    ms = {way: {of: of(times) * 1000 for of in (p50, p99)} for way, times in got["times"].items()}
+    middle = {way: of[p50] for way, of in ms.items()}
+    base, together, engine_ms = middle["direct"], middle["direct, together"], seconds * 1000
+    floor = {
+        asked: base - engine_ms,
+        "added by a proxy that records nothing": middle["proxy"] - base,
+        "append and fdatasync": middle["sync"],
+    }
     return [
-        Row(f"{name}, p50", through[p50] - direct[p50], "ms", got["calls"], TARGET,
-            {f"engine asked directly, {beyond}": direct[p50]}, note=note),
-        Row(f"{name}, a call beyond the engine's time, p99", through[p99], "ms", got["calls"],
-            floor={f"engine asked directly, {beyond}": direct[p99]}),
+        Row(f"{name}, p50", middle["through"] - base, "ms", calls, TARGET, floor, note=note),
+        Row(f"{name}, a call beyond the engine's time, p99", ms["through"][p99] - engine_ms, "ms", calls,
+            floor={asked: ms["direct"][p99] - engine_ms, "append and fdatasync": ms["sync"][p99]}),
+        Row(f"{name}, all asking at the same moment, p50", middle["through, together"] - together, "ms",
+            sessions * turns, floor={asked: together - engine_ms}),
     ]  # fmt: skip

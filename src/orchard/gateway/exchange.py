@@ -165,7 +165,8 @@ class Exchange:
                 if not self.deltas:
                     self._time(first_token=datetime.now(UTC))
                 self.deltas.append(part)
-                self._notify()
+                if chat.stream:  # else nobody wants to know before the end
+                    self._notify()
         raise EngineUnavailable(f"the engine {session.engine.name} stopped without an answer")
 
     def _remember(self, final: Final | None) -> None:

@@ -21,7 +21,7 @@ from orchard.gateway.delivery import error_response, send_stream, send_whole
 from orchard.gateway.dialects import chat as dialect
 from orchard.gateway.engine import Engine
 from orchard.gateway.errors import BodyTooLarge, BudgetExceeded
-from orchard.gateway.session import Budget, Session, new_session_id
+from orchard.gateway.session import Budget, Session, body_digest, new_session_id
 from orchard.gateway.sockets import SocketFolder
 from orchard.trajectories import SessionRecord, Store
 
@@ -221,11 +221,12 @@ class Gateway:
             raise await _refused(
                 session, BodyTooLarge(f"the body is larger than {self._config.body_bytes} bytes")
             ) from None
-        exchange = session.find_again(body, retry=_is_retry(request))
+        digest = body_digest(body)
+        exchange = session.find_again(digest, retry=_is_retry(request))
         try:
             chat = dialect.parse(body)
             again = exchange is not None
-            exchange = exchange or session.admit(chat, body)
+            exchange = exchange or session.admit(chat, digest)
         except (InvalidArgument, BudgetExceeded) as error:
             raise await _refused(session, error) from None
         if again:

@@ -92,16 +92,16 @@ class Session:
         if self.on_close is not None:
             await self.on_close(self)
 
-    def find_again(self, body: bytes, *, retry: bool) -> Exchange | None:
-        """Return the exchange that this body asks for again, if it is a retry (see the design, section 7)."""
-        known = self._exchanges.get(_digest(body), [])
+    def find_again(self, digest: bytes, *, retry: bool) -> Exchange | None:
+        """Return the exchange that the body of this digest asks for again, if it is a retry (design, section 7)."""
+        known = self._exchanges.get(digest, [])
         undelivered = [one for one in known if one.undelivered]
         if undelivered:
             return undelivered[-1]
         alive = [one for one in known if one.alive]
         return alive[-1] if retry and alive else None
 
-    def admit(self, chat: ChatRequest, body: bytes) -> Exchange:
+    def admit(self, chat: ChatRequest, digest: bytes) -> Exchange:
         """Start a new exchange, in a task that the session owns.
 
         Raises:
@@ -111,7 +111,7 @@ class Session:
         turn = self.state.turns + len(self._running)
         exchange = Exchange(self, chat, turn)
         self._running.add(exchange)
-        self._exchanges.setdefault(_digest(body), []).append(exchange)
+        self._exchanges.setdefault(digest, []).append(exchange)
         exchange.start(lambda: self._running.discard(exchange))
         return exchange
 
@@ -158,5 +158,6 @@ def new_session_id() -> str:
     return new_id("se") + secrets.token_hex(6)
 
 
-def _digest(body: bytes) -> bytes:
+def body_digest(body: bytes) -> bytes:
+    """Return what a session knows a request's body by."""
     return hashlib.blake2b(body, digest_size=16).digest()

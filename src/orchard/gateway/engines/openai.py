@@ -94,7 +94,11 @@ class OpenAIEngine:
         if self._http is None:
             connector = aiohttp.TCPConnector(limit=0)
             self._http = aiohttp.ClientSession(
-                headers=self._headers, timeout=self._timeout, connector=connector, read_bufsize=1 << 20
+                headers=self._headers,
+                timeout=self._timeout,
+                connector=connector,
+                read_bufsize=1 << 20,
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._http
 
