@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.cluster.place import API, PKI, PRIVATE_PASSWORD, PRIVATE_SPEED, PRIVATE_USER
+from tests.kubernetes.cluster.place import API, INTERNET, METADATA, PKI, PRIVATE_PASSWORD, PRIVATE_SPEED, PRIVATE_USER
 from tests.kubernetes.cluster.processes import run, wait_until
 from tests.kubernetes.cluster.simulated import LABEL
 
@@ -120,6 +120,12 @@ def test_network_policy_bites_and_lets_go(cluster: Cluster, namespace: str, dire
     wait_until(lambda: not answered(), 20, f"{direction} to be denied")
     cluster.apply({**policy, "spec": {**spec, direction.lower(): _OPEN}}, namespace=namespace)
     wait_until(answered, 20, f"{direction} to be allowed again")
+
+
+def test_pod_reaches_what_a_policy_is_to_forbid(own_cluster: Cluster, namespace: str) -> None:
+    ready(own_cluster, namespace, pod("client", own_cluster.image("busybox"), ["sleep", "600"]))
+    for address in (INTERNET, METADATA):
+        assert "outside" in fetch(own_cluster, namespace, "client", address, 80)
 
 
 def test_private_registry_wants_its_password(own_cluster: Cluster, namespace: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from tests.kubernetes.cluster import lifecycle, network, parts, refusal, registry, simulated
 from tests.kubernetes.cluster.build import CACHE, programs
 from tests.kubernetes.cluster.images import layouts
-from tests.kubernetes.cluster.place import KUBECONFIG, NODES, PRIVATE_REGISTRY, REGISTRY, Node
+from tests.kubernetes.cluster.place import INTERNET, KUBECONFIG, METADATA, NODES, PRIVATE_REGISTRY, REGISTRY, Node
 from tests.kubernetes.cluster.processes import Part, run, wait_until
 
 from orchard.core.config import env
@@ -32,6 +32,9 @@ class Cluster:
         """``HOST:PORT`` that takes pushes and that the nodes pull from, by plain HTTP where the cluster is ours."""
         self.private_registry = PRIVATE_REGISTRY
         """The same images behind a password (``pull_secret``), slowly; of our own cluster only."""
+
+        self.internet, self.metadata = INTERNET, METADATA
+        """Addresses outside our own cluster that answer ``/passwd`` on port 80 to every pod that may reach them."""
 
     def up(self) -> None:
         """Bring our own cluster up or mend it; push the images to another's registry."""

@@ -87,6 +87,8 @@ def _make(path: Path, images: dict[str, Path]) -> None:
     network.make()
     pki.make()
     registry.write_configuration()
+    (RUN / "outside").mkdir()
+    (RUN / "outside" / "passwd").write_text("outside\n")
     for node in NODES:
         nodes.prepare(node)
     for part in parts.registries():
@@ -112,7 +114,7 @@ def _undo_faults() -> None:
 
 def _start(path: Path) -> None:
     """Start every part that does not run, each when what it needs is there."""
-    for part in (*parts.registries(), parts.etcd(), parts.apiserver()):
+    for part in (parts.outside(), *parts.registries(), parts.etcd(), parts.apiserver()):
         part.start(path)
     eventually(lambda: kubectl("get", "--raw", "/readyz"), "the API server")
     needed = ("-n", "kube-system", "get", "configmap", "extension-apiserver-authentication")

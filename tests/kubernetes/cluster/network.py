@@ -3,20 +3,21 @@
 import contextlib
 from pathlib import Path
 
-from tests.kubernetes.cluster.place import BRIDGE, HOST, NODES, Node
+from tests.kubernetes.cluster.place import BRIDGE, HOST, INTERNET, METADATA, NODES, OUTSIDE, Node
 from tests.kubernetes.cluster.processes import run
 
 from orchard.core.errors import MachineUnfit
 
 _BY_HOST = f"{HOST}/16"
+_ALL = (*NODES, OUTSIDE)
 
 
 def make() -> None:
-    """Make the bridge, the nodes' namespaces and the routes between their pods and from the machine to them."""
+    """Make the bridge, a namespace for each node and one for the world outside, and the routes between them."""
     _ip("link", "add", BRIDGE, "type", "bridge")
     _ip("addr", "add", _BY_HOST, "dev", BRIDGE)
     _ip("link", "set", BRIDGE, "up")
-    for node in NODES:
+    for node in _ALL:
         _ip("netns", "add", node.namespace)
         _ip("link", "add", node.link, "type", "veth", "peer", "name", "eth0", "netns", node.namespace)
         _ip("link", "set", node.link, "master", BRIDGE, "up")
@@ -28,16 +29,21 @@ def make() -> None:
         for other in NODES:
             if other != node:
                 _ip(*inside, "route", "add", other.pods, "via", other.address)
+    for node in NODES:
+        for address in (INTERNET, METADATA):
+            _ip("-n", node.namespace, "route", "add", address, "via", OUTSIDE.address)
         run("nsenter", f"--net=/run/netns/{node.namespace}", "sysctl", "-qw", "net.ipv4.ip_forward=1")
         _ip("route", "add", node.pods, "via", node.address)
+    for address in (INTERNET, METADATA):
+        _ip("-n", OUTSIDE.namespace, "addr", "add", f"{address}/32", "dev", "lo")
 
 
 def remove() -> None:
     """Remove all of it; what is not there is no error."""
-    for node in NODES:
+    for node in _ALL:
         if Path(f"/run/netns/{node.namespace}").exists():
             _ip("netns", "del", node.namespace)
-    for link in (*(node.link for node in NODES), BRIDGE):
+    for link in (*(node.link for node in _ALL), BRIDGE):
         if Path(f"/sys/class/net/{link}").exists():
             with contextlib.suppress(MachineUnfit):  # a cable goes by itself with its namespace, a moment later
                 _ip("link", "del", link)

@@ -9,6 +9,7 @@ from tests.kubernetes.cluster.place import (
     HOST,
     KUBECONFIG,
     NODES,
+    OUTSIDE,
     PKI,
     PODS,
     PRIVATE_REGISTRY,
@@ -129,10 +130,16 @@ def registries() -> list[Part]:
     ]
 
 
+def outside() -> Part:
+    """A server at the world's addresses, which says ``outside`` to who asks for ``/passwd``."""
+    serve = [sys.executable, "-m", "http.server", "80", "--directory", RUN / "outside"]
+    return Part("outside", serve, OUTSIDE)
+
+
 def all_parts() -> dict[str, Part]:
     """Return every part by its name, in the order they start."""
     control = [etcd(), apiserver(), controller_manager(), scheduler()]
-    parts = [*registries(), *control, *(part for node in NODES for part in node_parts(node))]
+    parts = [outside(), *registries(), *control, *(part for node in NODES for part in node_parts(node))]
     return {part.name: part for part in parts}
 
 

@@ -62,6 +62,10 @@ class Node:
 
 
 NODES = (Node("node1", "10.245.0.1", "10.244.4.0/22"), Node("node2", "10.245.0.2", "10.244.8.0/22"))
+OUTSIDE = Node("outside", "10.245.0.9", "")
+"""No node but the world: a network of its own on the bridge, where the addresses below answer HTTP on port 80."""
+INTERNET = "203.0.113.1"
+METADATA = "169.254.169.254"
 CONTROL = NODES[0]
 """The node whose network the control plane lives in."""
 API = f"https://{CONTROL.address}:6443"
