@@ -3,6 +3,7 @@
 import json
 import ssl
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -156,6 +157,15 @@ def test_private_registry_is_slow_enough_to_be_seen_pulling(own_cluster: Cluster
         with client.stream("GET", f"{connection}/blobs/{layer['digest']}") as stream:
             taken = next(stream.iter_raw(2 * PRIVATE_SPEED))
     assert len(taken) / (time.monotonic() - started) <= 1.5 * PRIVATE_SPEED
+
+
+def test_helm_installs_a_chart(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "Chart.yaml").write_text("{apiVersion: v2, name: trial, version: 1.0.0}")
+    named = "{apiVersion: v1, kind: ConfigMap, metadata: {name: {{ .Release.Name }}}, data: {word: {{ .Values.word }}}}"
+    (tmp_path / "templates" / "map.yaml").write_text(named)
+    cluster.helm("-n", namespace, "install", "first", tmp_path, "--set", "word=told")
+    assert cluster.get("-n", namespace, "configmap", "first")["data"] == {"word": "told"}
 
 
 def test_pod_security_refuses_what_is_privileged(cluster: Cluster, namespace: str) -> None:

@@ -85,10 +85,8 @@ def clear(node: Node) -> None:
         address = json.loads(bundle.read_text()).get("address", "")
         Path(address.removeprefix("unix://")).unlink(missing_ok=True)
     for hierarchy in _hierarchies():
-        folders = sorted((hierarchy / node.cgroup).rglob("*/"), key=lambda path: len(path.parts), reverse=True)
-        for folder in [*folders, hierarchy / node.cgroup]:
-            with contextlib.suppress(FileNotFoundError):
-                folder.rmdir()
+        root = hierarchy / node.cgroup
+        wait_until(lambda root=root: _removed(root), 10, f"{root} to be empty")
 
 
 def clear_machine() -> None:
@@ -111,6 +109,18 @@ def _hierarchies() -> list[Path]:
     if (_CGROUPS / "cgroup.controllers").exists():
         return [_CGROUPS]
     return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _removed(root: Path) -> bool:
+    """Remove a cgroup with all below; return False while something in it still ends."""
+    for folder in [*sorted(root.rglob("*/"), key=lambda path: len(path.parts), reverse=True), root]:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+    return True
 
 
 def _members(root: Path) -> list[int]:
