@@ -43,6 +43,9 @@ _NETWORK_WORDS = (
     "connect: no route to host",
     # "dial tcp 192.0.2.1:443: i/o timeout"
     "i/o timeout",
+    # 'pinging container registry a.example:5000: Get "https://a.example:5000/v2/": http: server gave HTTP response to
+    # HTTPS client'
+    "server gave HTTP response to HTTPS client",
 )
 """Of registries that did not answer; what they would have said of the image nobody knows."""
 
@@ -62,17 +65,23 @@ def copy_failed(reference: str, done: Finished, *, remote: bool) -> CreateFailed
         done: how skopeo ended.
         remote: its source is a registry.
     """
-    words = _said(done.output)
-    reason = next((reason for word, reason in _WORDS if word in words), None)
-    if reason is None and remote:
-        silent = done.code == -9 or any(word in words for word in _NETWORK_WORDS)
-        reason = "registry_unreachable" if silent else "image_not_found"
-    reason = reason or "image_invalid"
+    words = said(done.output)
+    reason = reason_in(words)
+    if remote:
+        reason = reason or ("registry_unreachable" if done.code == -9 else "image_not_found")
+    elif reason in (None, "registry_unreachable"):
+        reason = "image_invalid"
     words = words[-500:] or "skopeo ended without a word"
     return CreateFailed(f"image {reference!r} could not be fetched: {words}", reason=reason, hint=_HINTS.get(reason))
 
 
-def _said(output: str) -> str:
+def reason_in(words: str) -> str | None:
+    """Return which of ``CREATE_REASONS`` skopeo's words tell of, or None: they are not known here."""
+    reason = next((reason for word, reason in _WORDS if word in words), None)
+    return reason or ("registry_unreachable" if any(word in words for word in _NETWORK_WORDS) else None)
+
+
+def said(output: str) -> str:
     """Return the message out of skopeo's log line (``time=… level=fatal msg="…"``), else all that it wrote."""
     found = _FATAL.findall(output)
     with contextlib.suppress(ValueError):  # quoted in Go's way, which is JSON's but for rare characters
