@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -24,7 +25,13 @@ app = typer.Typer(add_completion=False)
 @app.command(epilog="Exit codes: 0 every line passed or is excepted · 1 a line failed · as `orchard --help` otherwise")
 def conformance(
     backend: Annotated[str, typer.Option(help="local, or the URL of a service (its key: ORCHARD_API_KEY).")] = "local",
-    image: Annotated[str, typer.Option(help="Image with a shell and the core utilities.")] = "host",
+    image: Annotated[
+        str | None,
+        typer.Option(
+            help="Image with a shell and the core utilities; by default host, or a small Debian made here where an"
+            " ordinary user cannot write to that."
+        ),
+    ] = None,
     special: Annotated[
         list[str] | None, typer.Option(help="KIND=IMAGE for busybox, static, user, foreign; made here by default.")
     ] = None,
@@ -47,7 +54,8 @@ def conformance(
     async def work() -> Report:
         with tempfile.TemporaryDirectory(prefix="orchard-") as folder:
             images = special_images(Path(folder)) | dict(_pair(text) for text in special or ())
-            async with _context(backend, image, images) as context:
+            base = image or await asyncio.to_thread(_default_image, backend)
+            async with _context(backend, base, images) as context:
                 return await run(context, lines=line, progress=progress)
 
     report = console.run_async(work())
@@ -63,6 +71,15 @@ def _pair(text: str) -> tuple[str, str]:
     if not sign:
         raise InvalidArgument(f"--special takes KIND=IMAGE, not {text!r}", field="special")
     return kind, image
+
+
+def _default_image(backend: str) -> str:
+    """The machine's own root where a sandbox may change it; to an ordinary user's sandbox its folders are read-only."""
+    from orchard.sandbox.local.powers import find_powers
+    from orchard.sandbox.local.rootfs import build_debian_image
+    from orchard.tasks.base import PACKAGES
+
+    return build_debian_image(PACKAGES) if backend == "local" and find_powers().rootless else "host"
 
 
 def _context(backend: str, image: str, images: dict[str, str]) -> AbstractAsyncContextManager[Context]:

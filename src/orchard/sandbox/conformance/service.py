@@ -16,14 +16,14 @@ async def once(orchard=None):
     async with Orchard() as orchard:
         async with orchard.sandbox({image!r}) as box:
             return (await box.run("echo once")).text.strip()
-print(asyncio.run(once()), asyncio.run(once()))
+print(asyncio.run(once()), asyncio.run(once()), flush=True)
 with SyncOrchard() as orchard, orchard.sandbox({image!r}) as box:
     answers = []
     def ask(n):
         answers.append(box.run(f"echo {{n}}").text.strip())
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
     [thread.start() for thread in threads]; [thread.join() for thread in threads]
-    print(*sorted(answers))
+    print(*sorted(answers), flush=True)  # what is buffered at a fork, the child prints once more
 child = os.fork()
 if child == 0:
     try:
