@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.users import needs_open_checkout
 
 from orchard.core.errors import MachineUnfit
 from orchard.sandbox.local import LocalBackend, LocalSettings
@@ -66,6 +67,7 @@ def test_where_mounts_are_forbidden_the_first_line_says_so(local_home: Path):
 
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@needs_open_checkout
 def test_a_user_without_sub_uids_is_told_the_command(tmp_path: Path):
     become = ["setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups", "--"]
     done = subprocess.run(

@@ -10,15 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.users import REPOSITORY, needs_open_checkout
 
 from orchard.core.config import cache_dir
-
-REPOSITORY = Path(__file__).parents[3]
-
-
-def others_may_enter(folder: Path) -> bool:
-    return all(part.stat().st_mode & 0o005 == 0o005 for part in (folder, *folder.parents))
-
 
 pytestmark = [
     pytest.mark.root,
@@ -26,10 +20,7 @@ pytestmark = [
         os.getuid() != 0, reason="only root can make a user; as an ordinary user the suite is this test"
     ),
     pytest.mark.skipif(not shutil.which("newuidmap"), reason="newuidmap is missing (package uidmap)"),
-    pytest.mark.skipif(
-        not all(others_may_enter(path) for path in (REPOSITORY, Path(sys.executable).resolve().parent)),
-        reason="the checkout or its Python lies in a folder that other users may not enter",
-    ),
+    needs_open_checkout,
 ]
 
 
