@@ -20,8 +20,9 @@ from orchard.sandbox.kubernetes.client import Cluster
 from orchard.sandbox.kubernetes.creating import Maker
 from orchard.sandbox.kubernetes.daemons import Daemons
 from orchard.sandbox.kubernetes.identity import ID, Identity, ServiceKey, name_of
+from orchard.sandbox.kubernetes.images import Images
 from orchard.sandbox.kubernetes.objects import Json
-from orchard.sandbox.kubernetes.pod import ImageFacts, notes
+from orchard.sandbox.kubernetes.pod import notes
 from orchard.sandbox.kubernetes.record import created_at, info_of, progress_of
 from orchard.sandbox.kubernetes.secret import service_key
 from orchard.sandbox.kubernetes.settings import KubernetesSettings, load_settings
@@ -46,6 +47,7 @@ class Live:
     cache: PodCache
     key: ServiceKey
     daemons: Daemons
+    images: Images
     maker: Maker
     tombstones: Tombstones
     ready: set[str]
@@ -185,8 +187,12 @@ class KubernetesBackend:
         raise Unsupported("commit is not offered by the kubernetes backend yet", hint="use the local backend")
 
     async def resolve_image(self, image: str) -> str | None:
-        """Return the image's digest, or None where the registry was not asked."""
-        facts = await self._facts(image)
+        """Return the image's digest, or None where there is no skopeo to ask its registry.
+
+        Raises:
+            CreateFailed: image_not_found, image_auth, image_invalid, wrong_arch, registry_unreachable.
+        """
+        facts = await (await self.live()).images.facts(image)
         return facts.digest if facts else None
 
     async def close(self) -> None:
@@ -227,7 +233,8 @@ class KubernetesBackend:
             raise
         cache, daemons, ready = PodCache(cluster), Daemons(key), set[str]()
         cache.listeners.append(lambda old, new: None if new or not old else _forget(ready, old))
-        maker = Maker(self.settings, cluster, cache, key, daemons, self._facts)
+        images = Images(self.settings, cluster)
+        maker = Maker(self.settings, cluster, cache, key, daemons, images.for_pod)
 
         async def keep() -> None:
             try:
@@ -236,10 +243,7 @@ class KubernetesBackend:
                 await daemons.close()
                 await cluster.close()
 
-        return Live(cluster, cache, key, daemons, maker, Tombstones(), ready, asyncio.ensure_future(keep()))
-
-    async def _facts(self, image: str) -> ImageFacts | None:
-        return None
+        return Live(cluster, cache, key, daemons, images, maker, Tombstones(), ready, asyncio.ensure_future(keep()))
 
     async def _find(self, live: Live, sandbox_id: str) -> tuple[Json, Identity] | SandboxInfo:
         """Return the Pod of a sandbox, or what is remembered of one that has gone."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from typing import Any
 
 from orchard.core.errors import Unauthorized
 from orchard.sandbox.kubernetes.client import Cluster
@@ -11,6 +13,8 @@ from orchard.sandbox.kubernetes.objects import Json, part, parts
 from orchard.sandbox.kubernetes.settings import NodeSize
 
 _QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(m|[KMGTPE]i?|k)?")
+_PASSING = "node.kubernetes.io/"
+"""Begins the taints that tell of a node's state now: not ready, cordoned, under pressure."""
 _UNITS = {"m": Decimal("0.001"), "k": Decimal(1000)} | {
     f"{letter}{i}": Decimal(base**power)
     for power, letter in enumerate("KMGTPE", 1)
@@ -30,13 +34,29 @@ def exceeds(pod: Json, nodes: list[Json], largest: NodeSize | None) -> bool:
     """Return True if no node, not even an empty or the largest new one, has the CPUs and the memory."""
     asked = part(parts(pod, "spec", "containers")[0], "resources", "requests")
     cpu, memory = quantity(str(asked.get("cpu", "0"))), quantity(str(asked.get("memory", "0")))
-    sizes = [
-        (quantity(str(each["status"]["allocatable"]["cpu"])), quantity(str(each["status"]["allocatable"]["memory"])))
-        for each in nodes
-    ]
+    selector, tolerations = part(pod, "spec", "nodeSelector"), parts(pod, "spec", "tolerations")
+    may = [part(each, "status", "allocatable") for each in nodes if accepts(each, selector, tolerations)]
+    sizes = [(quantity(str(each["cpu"])), quantity(str(each["memory"]))) for each in may]
     if largest is not None:
         sizes.append((Decimal(largest.cpu), Decimal(largest.memory)))
     return bool(sizes) and all(cpu > has_cpu or memory > has_memory for has_cpu, has_memory in sizes)
+
+
+def accepts(node: Json, selector: Mapping[str, str], tolerations: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if the node has the labels of ``selector`` and no taint but tolerated ones; it may be cordoned."""
+    taints = [each for each in parts(node, "spec", "taints") if each["effect"] != "PreferNoSchedule"]
+    own = part(node, "metadata", "labels")
+    return all(own.get(name) == value for name, value in selector.items()) and all(
+        taint["key"].startswith(_PASSING) or any(_tolerates(each, taint) for each in tolerations) for taint in taints
+    )
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Json) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint["key"])
+    return (toleration.get("key"), toleration.get("value") or "") == (taint["key"], taint.get("value") or "")
 
 
 async def never_fits(cluster: Cluster, pod: Json, largest: NodeSize | None) -> bool:

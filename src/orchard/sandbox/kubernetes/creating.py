@@ -30,6 +30,7 @@ Resolve: TypeAlias = Callable[[str], Awaitable[ImageFacts | None]]
 
 _log = logging.getLogger(__name__)
 _UNDO_SECONDS = 15.0  # that a failed create waits for the end of its Pod
+_TROUBLE_SECONDS = 60.0  # that a kubelet tries in vain what may succeed
 _SILENCE = 10.0  # seconds without a word about any Pod, while somebody waits, after which the watch is made anew
 
 
@@ -141,7 +142,8 @@ class Maker:
 
     async def _ready(self, who: Identity, spec: SandboxSpec, split: Split) -> Json:
         """Return the Pod once its daemon answers."""
-        limits = {State.STARTING: spec.create_timeout, State.PULLING: self._settings.pull_timeout}
+        pull = self._settings.pull_timeout
+        limits = {"start": spec.create_timeout, "pull": pull, "trouble": min(pull, _TROUBLE_SECONDS)}
         greeting: asyncio.Task[None] | None = None
         hopeful = False
         spent = dict.fromkeys(limits, 0.0)
@@ -149,7 +151,7 @@ class Maker:
             try:
                 while True:
                     pod, progress = self._look(view, who, split)
-                    clock = State.PULLING if progress.state is State.PULLING else State.STARTING
+                    clock = _clock(progress)
                     if progress.failure is not None:
                         raise CreateFailed(f"sandbox {who.id}: {progress.failure[1]}", reason=progress.failure[0])
                     if progress.unschedulable and not hopeful:
@@ -201,7 +203,7 @@ class Maker:
         if progress.unschedulable:
             raise CreateFailed(f"sandbox {who.id}: {progress.unschedulable}", reason="unschedulable")
         if progress.pull_trouble:
-            raise CreateFailed(f"sandbox {who.id}: {progress.pull_trouble}", reason="image_not_found")
+            raise CreateFailed(f"sandbox {who.id}: {progress.pull_trouble}", reason="registry_unreachable")
         what = "its image was not there" if progress.state is State.PULLING else "it was not ready"
         raise CreateFailed(f"sandbox {who.id}: {what} in {seconds:g} s", reason="start_timeout")
 
@@ -224,6 +226,13 @@ class Maker:
             return
         except OrchardError as error:  # its deadline is noted on it: any replica's reaper removes it
             _log.warning("sandbox %s is left to the reaper: %s", who.id, error)
+
+
+def _clock(progress: Progress) -> str:
+    """Return which of the limits counts now."""
+    if progress.pull_trouble is not None:
+        return "trouble"
+    return "pull" if progress.state is State.PULLING else "start"
 
 
 def _lap(pod: Json, progress: Progress) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 
@@ -52,6 +52,8 @@ class ImageFacts:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     entrypoint: tuple[str, ...] = ()
     """ENTRYPOINT and CMD."""
+    architectures: tuple[str, ...] = ()
+    """Where it must be kept off some of the nodes: those it runs on, in the words of images."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +127,11 @@ def manifest(plan: Plan, settings: KubernetesSettings) -> Json:
         "containers": [_sandbox(plan, settings)],
         "volumes": _volumes(settings),
         "nodeSelector": dict(settings.node_selector),
-        "tolerations": [dict(each) for each in settings.tolerations],
+        "tolerations": _tolerations(settings),
         "imagePullSecrets": [{"name": name} for name in settings.pull_secrets],
     }
+    if plan.facts is not None and plan.facts.architectures:
+        body["affinity"] = _affinity(plan.facts.architectures)
     if settings.runtime_class:
         body["runtimeClassName"] = settings.runtime_class
     if settings.priority_class:
@@ -144,6 +148,23 @@ def manifest(plan: Plan, settings: KubernetesSettings) -> Json:
         },
         "spec": body,
     }  # fmt: skip
+
+
+def _tolerations(settings: KubernetesSettings) -> list[Json]:
+    """Add how long a node may be out of reach; without a word of ours it is the cluster's default, five minutes."""
+    given = [dict(each) for each in settings.tolerations]
+    lost = [
+        {"key": f"node.kubernetes.io/{state}", "operator": "Exists", "effect": "NoExecute",
+         "tolerationSeconds": settings.node_lost_after}
+        for state in ("not-ready", "unreachable")
+    ]  # fmt: skip
+    return given + [each for each in lost if each["key"] not in {own.get("key") for own in given}]
+
+
+def _affinity(architectures: Sequence[str]) -> Json:
+    rule = {"key": "kubernetes.io/arch", "operator": "In", "values": list(architectures)}
+    terms = [{"matchExpressions": [rule]}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
 def _annotations(plan: Plan, settings: KubernetesSettings) -> dict[str, str]:

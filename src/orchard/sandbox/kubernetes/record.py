@@ -11,6 +11,7 @@ from orchard.sandbox.kubernetes import deaths, labels
 from orchard.sandbox.kubernetes.identity import Identity
 from orchard.sandbox.kubernetes.objects import Json, part, parts
 from orchard.sandbox.kubernetes.pod import CONTAINER, CREATED, FACTS, SPEC, notes
+from orchard.sandbox.kubernetes.pulls import FINAL, pull_reason
 from orchard.sandbox.types import SandboxInfo, State
 
 
@@ -57,7 +58,7 @@ class Progress:
     unschedulable: str | None = None
     """The scheduler's words, while no node can take it."""
     pull_trouble: str | None = None
-    """The kubelet's words, while it tries a pull again that has failed."""
+    """The kubelet's words, while it tries a pull again that has failed and may succeed."""
 
 
 _HOPELESS = {
@@ -79,12 +80,10 @@ def progress_of(pod: Json) -> Progress:
         return Progress(State.STARTING, unschedulable=unscheduled)
     installer = _state(status, "initContainerStatuses")
     sandbox = _state(status, "containerStatuses")
-    for waiting in (each["waiting"] for each in (installer, sandbox) if "waiting" in each):
-        words = f"{waiting.get('reason')}: {waiting.get('message') or ''}".strip(": ")
-        if (reason := _HOPELESS.get(str(waiting.get("reason")))) is not None:
-            return Progress(State.STARTING, failure=(reason, words))
-        if waiting.get("reason") in _PULL_FAILED:
-            return Progress(State.PULLING, pull_trouble=words)
+    for container in (installer, sandbox):
+        trouble = _trouble(part(container, "waiting"))
+        if trouble is not None:
+            return trouble if container is sandbox else _not_prepared(trouble)
     if "terminated" in sandbox:
         return Progress(State.STARTING, failure=("start_failed", _end_words(status)))
     address = _address(status)
@@ -94,6 +93,23 @@ def progress_of(pod: Json) -> Progress:
     if installed and _state_known(status):
         return Progress(State.PULLING, address)
     return Progress(State.STARTING)
+
+
+def _trouble(waiting: Json) -> Progress | None:
+    words = f"{waiting.get('reason')}: {waiting.get('message') or ''}".strip(": ")
+    reason = _HOPELESS.get(str(waiting.get("reason")))
+    if reason is None and waiting.get("reason") in _PULL_FAILED:
+        reason = pull_reason(words)
+        if reason not in FINAL:
+            return Progress(State.PULLING, pull_trouble=words)
+    return None if reason is None else Progress(State.STARTING, failure=(reason, words))
+
+
+def _not_prepared(trouble: Progress) -> Progress:
+    """The daemon's own image is no matter of the caller's."""
+    if trouble.failure is None:
+        return trouble
+    return Progress(State.STARTING, failure=("start_failed", f"the image of the daemon: {trouble.failure[1]}"))
 
 
 def _state(status: Json, kind: str) -> Json:

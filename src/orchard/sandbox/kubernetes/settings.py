@@ -54,6 +54,9 @@ class KubernetesSettings:
     tolerations: Sequence[Mapping[str, Any]] = ()
     pull_secrets: Sequence[str] = ()
     """Names of ``kubernetes.io/dockerconfigjson`` secrets of the namespace."""
+    insecure_registries: Sequence[str] = ()
+    """``HOST`` or ``HOST:PORT`` of registries that are asked by plain HTTP, or whatever their certificate; the nodes
+    have their own list."""
     priority_class: str | None = None
     profile: Literal["baseline", "restricted"] = "baseline"
     """Level of PodSecurity that the Pods keep. ``restricted``: no root, no capabilities, no ``user=``."""
@@ -74,6 +77,9 @@ class KubernetesSettings:
     """With an autoscaler: only what not even this node could hold is unschedulable at once."""
     creates: int = 32
     """Most sandboxes of one process in the making at the same moment; further ones wait their turn."""
+    node_lost_after: int = 60
+    """Seconds that a node may be out of reach until its sandboxes are given up; the cluster counts them from when it
+    finds out, which takes it up to a minute."""
     pull_timeout: float = 1800.0
     """Seconds until a pull counts as failed; ``create_timeout`` does not count meanwhile."""
     key_secret: str = "orchard-service-key"

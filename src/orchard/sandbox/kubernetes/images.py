@@ -1,0 +1,249 @@
+"""What images are, as their registry tells it: digest, configuration and architectures, asked by skopeo.
+
+A registry that does not answer us may answer the nodes, and a node may have credentials of its own: then the kubelet
+has the last word, and its words are read in ``pulls``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar, cast
+
+from orchard.core.config import base_env
+from orchard.core.errors import CreateFailed, NotFound, Unauthorized
+from orchard.sandbox.kubernetes.capacity import accepts
+from orchard.sandbox.kubernetes.client import Cluster
+from orchard.sandbox.kubernetes.objects import Json, part, parts
+from orchard.sandbox.kubernetes.pod import ImageFacts
+from orchard.sandbox.kubernetes.settings import KubernetesSettings
+from orchard.sandbox.local.failures import reason_in, said
+from orchard.sandbox.local.images import full_name
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_ASK_SECONDS = 8.0  # until a registry counts as silent: a wrong name is to be told within ten seconds
+_AT_ONCE = 4
+_FRESH_SECONDS = 60.0  # that a tag, the nodes and the credentials are believed
+_SILENT_SECONDS = 30.0  # that a registry which did not answer is not asked again
+_KEPT = 2000
+_LOGIN = ".dockerconfigjson"
+
+
+@dataclass(frozen=True)
+class _Answer:
+    code: int | None
+    """None: not in time."""
+    out: bytes
+    words: str
+
+
+class Images:
+    """Images as one process knows them. Those named by digest are asked for once.
+
+    Args:
+        settings: pull secrets, registries, where Pods may go.
+        cluster: for the pull secrets and the nodes.
+    """
+
+    def __init__(self, settings: KubernetesSettings, cluster: Cluster) -> None:
+        self._settings, self._cluster = settings, cluster
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._known: OrderedDict[str, ImageFacts] = OrderedDict()
+        self._asks: dict[str, asyncio.Task[ImageFacts]] = {}
+        self._tags: dict[str, float] = {}
+        self._silent: dict[str, float] = {}
+        self._nodes = _Fresh[frozenset[str]]()
+        self._login = _Fresh[bytes | None]()
+
+    async def facts(self, image: str) -> ImageFacts | None:
+        """Return what the registry says of ``image``; None where there is no skopeo to ask it.
+
+        Raises:
+            CreateFailed: image_not_found, image_auth, image_invalid, wrong_arch, registry_unreachable.
+        """
+        if shutil.which("skopeo") is None:
+            return None
+        name = full_name(image.removeprefix("docker://"))
+        nodes = await self._nodes.get(self._architectures)
+        asking = self._asks.get(name)
+        if asking is None or (asking.done() and not self._believed(name, asking)):
+            asking = self._asks[name] = asyncio.ensure_future(self._ask(name, nodes))
+            asking.add_done_callback(_seen)
+            self._forget()
+        return _fitting(name, await asyncio.shield(asking), nodes)
+
+    async def for_pod(self, image: str) -> ImageFacts | None:
+        """Return the same, or None where the kubelet is to find out: it may reach more, and has its own credentials.
+
+        Raises:
+            CreateFailed: image_not_found, image_invalid, wrong_arch.
+        """
+        try:
+            return await self.facts(image)
+        except CreateFailed as error:
+            if error.reason not in ("registry_unreachable", "image_auth"):
+                raise
+            _log.info("the kubelet is to find out: %s", error)
+            return None
+
+    def _believed(self, name: str, asking: asyncio.Task[ImageFacts]) -> bool:
+        if asking.cancelled() or asking.exception() is not None:
+            return False
+        return "@" in name or time.monotonic() - self._tags.get(name, 0.0) < _FRESH_SECONDS
+
+    def _forget(self) -> None:
+        if len(self._asks) > _KEPT:
+            for name in [name for name, asking in self._asks.items() if asking.done()]:
+                del self._asks[name]
+                self._tags.pop(name, None)
+
+    async def _ask(self, name: str, nodes: frozenset[str]) -> ImageFacts:
+        repository, _, digest = name.partition("@")
+        registry, _, path = repository.partition("/")
+        repository = f"{registry}/{path.partition(':')[0]}"
+        if time.monotonic() < self._silent.get(registry, 0.0):
+            raise CreateFailed(f"image {name!r}: {registry} has just not answered", reason="registry_unreachable")
+        raw = await self._skopeo(name, "--raw", f"docker://{repository}@{digest}" if digest else f"docker://{name}")
+        digest = digest or "sha256:" + hashlib.sha256(raw).hexdigest()
+        self._tags[name] = time.monotonic()
+        known = self._known.get(f"{repository}@{digest}")
+        if known is None:
+            platforms = _platforms(cast("Json", json.loads(raw)))
+            ours = [own for arch, own in platforms.items() if arch in nodes]
+            first = next(iter([*ours, *platforms.values()]), digest)
+            config = json.loads(await self._skopeo(name, "--config", f"docker://{repository}@{first}"))
+            known = self._known[f"{repository}@{digest}"] = _facts(repository, digest, config, list(platforms))
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return known
+
+    async def _skopeo(self, name: str, what: str, where: str) -> bytes:
+        registry = name.partition("/")[0]
+        argv = ["skopeo", "inspect", what]
+        if registry in self._settings.insecure_registries:
+            argv.append("--tls-verify=false")
+        login = await self._login.get(self._logins)
+        async with self._turns:
+            answer = await asyncio.to_thread(_run, argv, where, login)
+        if answer.code == 0:
+            return answer.out
+        reason = reason_in(answer.words)
+        if reason in (None, "registry_unreachable"):  # what it would say of the image is not known
+            reason = "registry_unreachable"
+            self._silent[registry] = time.monotonic() + _SILENT_SECONDS
+        raise CreateFailed(f"image {name!r}: {answer.words[-500:]}", reason=reason)
+
+    async def _architectures(self) -> frozenset[str]:
+        """Return those of the nodes that the Pods may go to; none where it is not known."""
+        chosen = self._settings.node_selector.get("kubernetes.io/arch")
+        if chosen:
+            return frozenset((chosen,))
+        nodes: list[Json] = []
+        try:
+            async for page in self._cluster.pages("/api/v1/nodes"):
+                nodes += page["items"]
+        except Unauthorized:
+            return frozenset()
+        selector, tolerations = self._settings.node_selector, self._settings.tolerations
+        may = [each for each in nodes if accepts(each, selector, tolerations)]
+        found = (part(each, "status", "nodeInfo").get("architecture") for each in may)
+        return frozenset(str(each) for each in found if each)
+
+    async def _logins(self) -> bytes | None:
+        """Return the pull secrets as one file of credentials; one that may not be read is the kubelet's alone."""
+        auths: Json = {}
+        for name in self._settings.pull_secrets:
+            try:
+                secret = await self._cluster.get(self._cluster.path("secrets", name))
+                auths |= part(json.loads(base64.b64decode(part(secret, "data").get(_LOGIN) or "e30=")), "auths")
+            except (NotFound, Unauthorized, ValueError):
+                continue
+        return json.dumps({"auths": auths}).encode() if auths else None
+
+
+class _Fresh(Generic[T]):
+    """A value that is got anew after a while."""
+
+    def __init__(self) -> None:
+        self._value: T | None = None
+        self._until = 0.0
+        self._turn = asyncio.Lock()
+
+    async def get(self, ask: Callable[[], Awaitable[T]]) -> T:
+        async with self._turn:
+            if time.monotonic() >= self._until:
+                self._value = await ask()
+                self._until = time.monotonic() + _FRESH_SECONDS
+            return cast("T", self._value)
+
+
+def _run(argv: Sequence[str], where: str, login: bytes | None) -> _Answer:
+    """Run skopeo; the credentials are in a file without a name, which ends with it."""
+    held = None
+    try:
+        if login is not None:
+            held = os.memfd_create("login")
+            os.write(held, login)
+            argv = [*argv, f"--authfile=/proc/self/fd/{held}"]
+        done = subprocess.run(
+            [*argv, where], capture_output=True, env={**base_env(), "LC_ALL": "C"}, timeout=_ASK_SECONDS, check=False,
+            pass_fds=() if held is None else (held,),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return _Answer(None, b"", f"no answer in {_ASK_SECONDS:g} s")
+    finally:
+        if held is not None:
+            os.close(held)
+    return _Answer(done.returncode, done.stdout, said(done.stderr.decode("utf-8", "replace")))
+
+
+def _platforms(manifest: Json) -> dict[str, str]:
+    """Return the digest for each architecture of an index; nothing for an image."""
+    found: dict[str, str] = {}
+    for each in parts(manifest, "manifests"):
+        platform = part(each, "platform")
+        if platform.get("os") == "linux":
+            found.setdefault(str(platform.get("architecture")), str(each["digest"]))
+    return found
+
+
+def _facts(repository: str, digest: str, document: Json, architectures: Sequence[str]) -> ImageFacts:
+    config = part(document, "config")
+    pairs = (item.partition("=") for item in cast("list[str]", config.get("Env") or []))
+    own = str(document.get("architecture") or "")
+    return ImageFacts(
+        reference=f"{repository}@{digest}",
+        digest=digest,
+        user=str(config.get("User") or ""),
+        workdir=str(config.get("WorkingDir") or "/"),
+        env={name: value for name, _, value in pairs},
+        entrypoint=(*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())),
+        architectures=tuple(architectures) or ((own,) if own else ()),
+    )
+
+
+def _fitting(name: str, facts: ImageFacts, nodes: frozenset[str]) -> ImageFacts:
+    """Return the facts with those architectures that a Pod must be held to: none where all nodes will do."""
+    runs = tuple(each for each in facts.architectures if each in nodes)
+    if nodes and facts.architectures and not runs:
+        theirs = ", ".join(facts.architectures)
+        raise CreateFailed(
+            f"image {name!r} is for {theirs}, the nodes are {', '.join(sorted(nodes))}", reason="wrong_arch"
+        )
+    return replace(facts, architectures=runs if nodes - set(runs) else ())
+
+
+def _seen(asking: asyncio.Task[ImageFacts]) -> None:
+    if not asking.cancelled():
+        asking.exception()  # whoever waits raises it; there may be nobody left
