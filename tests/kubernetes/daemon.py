@@ -1,0 +1,33 @@
+"""The daemon's image in the registry of the cluster, and backends on it."""
+
+import hashlib
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.processes import run
+
+from orchard.sandbox.kubernetes import KubernetesSettings
+from orchard.sandbox.kubernetes.daemon_image import write_daemon_image
+from orchard.sandbox.local.settings import packaged_sandboxd
+
+
+@cache
+def daemon_image(registry: str, plain: bool) -> str:
+    """Push sandboxd as it is built now, under a tag of its content; return the reference."""
+    binary = packaged_sandboxd()
+    reference = f"{registry}/sandboxd:{hashlib.sha256(binary.read_bytes()).hexdigest()[:16]}"
+    with tempfile.TemporaryDirectory(prefix="orchard-") as folder:
+        layout = write_daemon_image(binary, Path(folder) / "layout")
+        copy = ("skopeo", "--insecure-policy", "copy", "--quiet", "--dest-compress")
+        run(*copy, f"--dest-tls-verify={str(not plain).lower()}", layout, f"docker://{reference}")
+    return reference
+
+
+def settings_for(cluster: Cluster, namespace: str, **given: Any) -> KubernetesSettings:
+    """Return settings for sandboxes in ``namespace``, as small as tests need them."""
+    given = {"requests": {"cpu": "10m", "memory": "16Mi"}, **given}
+    image = daemon_image(cluster.registry, cluster.ours)
+    return KubernetesSettings(namespace=namespace, kubeconfig=cluster.kubeconfig, daemon_image=image, **given)
