@@ -24,7 +24,9 @@ app = typer.Typer(add_completion=False)
 
 @app.command(epilog="Exit codes: 0 every line passed or is excepted · 1 a line failed · as `orchard --help` otherwise")
 def conformance(
-    backend: Annotated[str, typer.Option(help="local, or the URL of a service (its key: ORCHARD_API_KEY).")] = "local",
+    backend: Annotated[
+        str, typer.Option(help="local, kubernetes, or a service's URL (its key: ORCHARD_API_KEY).")
+    ] = "local",
     image: Annotated[
         str | None,
         typer.Option(
@@ -53,7 +55,8 @@ def conformance(
 
     async def work() -> Report:
         with tempfile.TemporaryDirectory(prefix="orchard-") as folder:
-            images = special_images(Path(folder)) | dict(_pair(text) for text in special or ())
+            made = {} if backend == "kubernetes" else special_images(Path(folder))  # nodes do not see this machine
+            images = made | dict(_pair(text) for text in special or ())
             base = image or await asyncio.to_thread(_default_image, backend)
             async with _context(backend, base, images) as context:
                 return await run(context, lines=line, progress=progress)
@@ -88,8 +91,12 @@ def _context(backend: str, image: str, images: dict[str, str]) -> AbstractAsyncC
 
     if backend == "local":
         return targets.local(LocalSettings(), image, images)
+    if backend == "kubernetes":
+        if image == "host":
+            raise InvalidArgument("a cluster has no image host", field="image", hint="--image REGISTRY/NAME:TAG")
+        return targets.kubernetes(image, images)
     if not backend.startswith(("http://", "https://")):
-        raise InvalidArgument(f"backend must be local or a URL, not {backend!r}", field="backend")
+        raise InvalidArgument(f"backend must be local, kubernetes or a URL, not {backend!r}", field="backend")
     return targets.service(backend, env("ORCHARD_API_KEY"), image, images)
 
 

@@ -35,7 +35,9 @@ def keys_path() -> Path:
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 picks a free one.", min=0, max=65535)] = DEFAULT_PORT,
-    backend: Annotated[str, typer.Option(help="What makes the sandboxes: local.")] = "local",
+    backend: Annotated[
+        str, typer.Option(help="local, or kubernetes (as ORCHARD_KUBERNETES, a TOML file, says).")
+    ] = "local",
     keys: Annotated[Path | None, typer.Option(help="File of API keys; see `orchard keys`.")] = None,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no key; on loopback only.")] = False,
     allow_host_images: Annotated[

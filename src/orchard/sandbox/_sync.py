@@ -33,7 +33,8 @@ class SyncOrchard:
     """Makes and finds sandboxes. Cheap to make; serves several event loops and threads, and a fork after use.
 
     Args:
-        url: of a service; ``ORCHARD_URL`` by default; neither: the local backend, embedded.
+        url: of a service; ``ORCHARD_URL`` by default; neither: the backend that ``ORCHARD_BACKEND`` names, embedded,
+            else the local one.
         api_key: for the service; ``ORCHARD_API_KEY`` by default.
         backend: use this one, by name (``"local"``) or as an object, which stays the caller's to close.
         labels: of every sandbox made through this door, besides its own.

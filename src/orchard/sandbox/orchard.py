@@ -48,7 +48,8 @@ class Orchard:
     """Makes and finds sandboxes. Cheap to make; serves several event loops and threads, and a fork after use.
 
     Args:
-        url: of a service; ``ORCHARD_URL`` by default; neither: the local backend, embedded.
+        url: of a service; ``ORCHARD_URL`` by default; neither: the backend that ``ORCHARD_BACKEND`` names, embedded,
+            else the local one.
         api_key: for the service; ``ORCHARD_API_KEY`` by default.
         backend: use this one, by name (``"local"``) or as an object, which stays the caller's to close.
         labels: of every sandbox made through this door, besides its own.
@@ -65,7 +66,7 @@ class Orchard:
         url = url or (env("ORCHARD_URL") if backend is None else None)
         self._made = backend is None or isinstance(backend, str)
         if backend is None or isinstance(backend, str):
-            name = backend or ("remote" if url else "local")
+            name = backend or ("remote" if url else env("ORCHARD_BACKEND", "local") or "local")
             backend = open_backend(name, url=url, api_key=api_key or env("ORCHARD_API_KEY"))
         self._backend: Backend = backend
         self._labels = dict(labels or {})

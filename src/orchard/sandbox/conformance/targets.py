@@ -1,4 +1,4 @@
-"""Contexts for the backends at hand: the local one, and a service by its URL."""
+"""Contexts for the backends at hand: the local one, a cluster, and a service by its URL."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from orchard.core.config import base_env
 from orchard.sandbox.backends import open_backend
 from orchard.sandbox.conformance.context import Context
 from orchard.sandbox.local import LocalBackend, LocalSettings
@@ -22,6 +23,20 @@ async def local(settings: LocalSettings, image: str, images: Mapping[str, str]) 
                 orchard, image, lambda: Orchard(backend=backend), images,
                 {"ORCHARD_HOME": str(settings.home)}, settings.home,
             )  # fmt: skip
+    finally:
+        await backend.close()
+
+
+@asynccontextmanager
+async def kubernetes(image: str, images: Mapping[str, str]) -> AsyncGenerator[Context]:
+    """Yield a context for the cluster that the environment names, as ``ORCHARD_KUBERNETES`` sets it up."""
+    backend = open_backend("kubernetes")
+    inherited = base_env()
+    names = ("ORCHARD_KUBERNETES", "KUBECONFIG")
+    env = {"ORCHARD_BACKEND": "kubernetes"} | {name: inherited[name] for name in names if name in inherited}
+    try:
+        async with Orchard(backend=backend) as orchard:
+            yield Context(orchard, image, lambda: Orchard(backend=backend), images, env)
     finally:
         await backend.close()
 
