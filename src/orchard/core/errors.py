@@ -43,9 +43,12 @@ from typing import Any, ClassVar
 
 CREATE_REASONS = (
     "image_not_found", "image_auth", "image_invalid", "wrong_arch", "registry_unreachable", "unschedulable",
-    "start_timeout", "start_failed",
+    "start_timeout", "start_failed", "not_sealed",
 )  # fmt: skip
-GONE_REASONS = ("oom", "ttl", "idle", "heartbeat", "evicted", "node_lost", "deleted", "signal", "restarted", "unknown")
+GONE_REASONS = (
+    "oom", "ttl", "idle", "heartbeat", "evicted", "node_lost", "deleted", "signal", "restarted",
+    "not_sealed", "unknown",
+)  # fmt: skip
 NOT_STARTED_REASONS = (
     "program_not_found", "no_shell", "cwd_missing", "permission", "user_unknown", "argument_too_long",
     "not_executable", "resources",
@@ -339,6 +342,7 @@ _LEAVES: tuple[type[OrchardError], ...] = (
 _PLAIN: dict[str, type[OrchardError]] = {
     "wrong_sandbox": Unavailable,
     "shutting_down": Unavailable,
+    "not_sealed": Unavailable,
     "invalid_range": InvalidArgument,
     **{cls.code: cls for cls in _LEAVES},
 }

@@ -23,7 +23,9 @@ from orchard.sandbox.kubernetes.identity import ID, Identity, ServiceKey, name_o
 from orchard.sandbox.kubernetes.images import Images
 from orchard.sandbox.kubernetes.objects import Json
 from orchard.sandbox.kubernetes.pod import notes
+from orchard.sandbox.kubernetes.policies import Policies
 from orchard.sandbox.kubernetes.record import created_at, info_of, progress_of
+from orchard.sandbox.kubernetes.seal import Witness
 from orchard.sandbox.kubernetes.secret import service_key
 from orchard.sandbox.kubernetes.settings import KubernetesSettings, load_settings
 from orchard.sandbox.kubernetes.tombstones import Tombstones
@@ -48,6 +50,7 @@ class Live:
     key: ServiceKey
     daemons: Daemons
     images: Images
+    policies: Policies
     maker: Maker
     tombstones: Tombstones
     ready: set[str]
@@ -87,6 +90,7 @@ class KubernetesBackend:
         spec.validated()
         check_key(key, "idempotency key")
         live = await self.live()
+        await live.policies.hold()
         pod, who = await live.maker.create(spec, key)
         info = info_of(pod, who)
         if info.state is State.GONE:
@@ -233,8 +237,9 @@ class KubernetesBackend:
             raise
         cache, daemons, ready = PodCache(cluster), Daemons(key), set[str]()
         cache.listeners.append(lambda old, new: None if new or not old else _forget(ready, old))
-        images = Images(self.settings, cluster)
-        maker = Maker(self.settings, cluster, cache, key, daemons, images.for_pod)
+        images, policies = Images(self.settings, cluster), Policies(cluster, self.settings)
+        greet = Witness(cluster, self.settings, daemons).greet
+        maker = Maker(self.settings, cluster, cache, key, greet, images.for_pod)
 
         async def keep() -> None:
             try:
@@ -243,7 +248,8 @@ class KubernetesBackend:
                 await daemons.close()
                 await cluster.close()
 
-        return Live(cluster, cache, key, daemons, images, maker, Tombstones(), ready, asyncio.ensure_future(keep()))
+        keeper = asyncio.ensure_future(keep())
+        return Live(cluster, cache, key, daemons, images, policies, maker, Tombstones(), ready, keeper)
 
     async def _find(self, live: Live, sandbox_id: str) -> tuple[Json, Identity] | SandboxInfo:
         """Return the Pod of a sandbox, or what is remembered of one that has gone."""

@@ -17,7 +17,6 @@ from orchard.sandbox.kubernetes import deaths, labels
 from orchard.sandbox.kubernetes.cache import Following, PodCache
 from orchard.sandbox.kubernetes.capacity import never_fits
 from orchard.sandbox.kubernetes.client import Cluster
-from orchard.sandbox.kubernetes.daemons import Daemons
 from orchard.sandbox.kubernetes.identity import Identity, ServiceKey, new_sandbox_id, pod_name
 from orchard.sandbox.kubernetes.objects import Json, parts
 from orchard.sandbox.kubernetes.pod import SPEC_HASH, ImageFacts, Plan, check, manifest, notes, spec_hash
@@ -26,6 +25,8 @@ from orchard.sandbox.kubernetes.settings import KubernetesSettings
 from orchard.sandbox.kubernetes.turns import Turns
 from orchard.sandbox.types import SandboxSpec, State
 
+Greet: TypeAlias = Callable[[str, str, str], Awaitable[None]]
+"""Of id, address and network: returns once the daemon answers and its network is as it was asked for."""
 Resolve: TypeAlias = Callable[[str], Awaitable[ImageFacts | None]]
 
 _log = logging.getLogger(__name__)
@@ -69,11 +70,11 @@ class Maker:
         cluster: Cluster,
         cache: PodCache,
         key: ServiceKey,
-        daemons: Daemons,
+        greet: Greet,
         resolve: Resolve,
     ) -> None:
         self._settings, self._cluster, self._cache = settings, cluster, cache
-        self._key, self._daemons, self._resolve = key, daemons, resolve
+        self._key, self._greet, self._resolve = key, greet, resolve
         self.turns = Turns(settings.creates)
         self.on_split: Callable[[Split], None] | None = None
 
@@ -158,7 +159,7 @@ class Maker:
                         await self._hope(pod, who, progress.unschedulable)
                         hopeful = True
                     if progress.address is not None and greeting is None:
-                        greeting = asyncio.ensure_future(self._daemons.greet(who.id, progress.address))
+                        greeting = asyncio.ensure_future(self._greet(who.id, progress.address, spec.network))
                     began = time.monotonic()
                     await self._wait(view, greeting, limits[clock] - spent[clock])
                     spent[clock] += time.monotonic() - began

@@ -34,24 +34,27 @@ class Daemons:
         headers = {"Orchard-Sandbox": sandbox_id, "Authorization": f"Bearer {self._key.token(sandbox_id)}"}
         return Endpoint(f"http://{address}:{PORT}", "/v1", headers, sandbox_id)
 
-    async def ask(self, sandbox_id: str, address: str, path: str, *, seconds: float = _TRY_SECONDS) -> Json:
-        """GET one JSON answer, e.g. of ``/health``.
+    async def ask(
+        self, sandbox_id: str, address: str, path: str, *, body: Json | None = None, seconds: float = _TRY_SECONDS
+    ) -> Json:
+        """Return one JSON answer, e.g. of ``/health``; with a ``body`` it is posted.
 
         Raises:
             Unavailable: no answer in time, a stranger's, or an error.
         """
         where = self.endpoint(sandbox_id, address)
+        url, method = where.base + where.prefix + path, "GET" if body is None else "POST"
         with translated():
             try:
                 async with asyncio.timeout(seconds):
-                    async with self._session.get(where.base + where.prefix + path, headers=where.headers) as answer:
+                    async with self._session.request(method, url, headers=where.headers, json=body) as answer:
                         check_identity(answer.headers, sandbox_id, answer.status)
-                        body = await answer.read()
+                        text = await answer.read()
             except TimeoutError as error:
                 raise Unavailable(f"sandbox {sandbox_id} does not answer in {seconds:g} s") from error
         if answer.status != 200:
-            raise Unavailable(f"sandbox {sandbox_id} answers {path} with {answer.status}: {body[:200]!r}")
-        return cast("Json", json.loads(body))
+            raise Unavailable(f"sandbox {sandbox_id} answers {path} with {answer.status}: {text[:200]!r}")
+        return cast("Json", json.loads(text))
 
     async def greet(self, sandbox_id: str, address: str) -> None:
         """Return once the daemon answers, asking again every few milliseconds at first."""

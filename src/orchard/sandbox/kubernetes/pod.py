@@ -35,6 +35,7 @@ _DEATH = f"{HOME}/death"
 _GRACE_SECONDS = 5
 _SPOOLS = 4  # kept outputs together take up to so many times what one process may
 _COMMAND_OOM_ADJUST = 1000  # the kernel picks a command before the daemon
+_SEAL_SECONDS = 45.0  # until a network that was to be shut and is not counts as never
 _LONGEST_CONFIG = 120 << 10  # bytes; the kernel takes 128 KiB a variable
 _POWERS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -136,8 +137,7 @@ def manifest(plan: Plan, settings: KubernetesSettings) -> Json:
         body["runtimeClassName"] = settings.runtime_class
     if settings.priority_class:
         body["priorityClassName"] = settings.priority_class
-    if spec.network == "none":  # a query that a policy drops hangs for many seconds; this refuses it at once
-        body |= {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
+    body |= _names(spec, settings)
     marks = {labels.SANDBOX: "1", labels.NETWORK: spec.network, **({labels.TENANT: who.tenant} if who.tenant else {})}
     return {
         "apiVersion": "v1",
@@ -165,6 +165,15 @@ def _affinity(architectures: Sequence[str]) -> Json:
     rule = {"key": "kubernetes.io/arch", "operator": "In", "values": list(architectures)}
     terms = [{"matchExpressions": [rule]}]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+def _names(spec: SandboxSpec, settings: KubernetesSettings) -> Json:
+    if spec.network == "none":  # a query that a policy drops hangs for many seconds; this refuses it at once
+        return {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
+    if settings.egress.resolvers:
+        return {"dnsPolicy": "None", "dnsConfig": {"nameservers": list(settings.egress.resolvers)}}
+    # Names of the world first: the cluster's search list would cost each four queries.
+    return {"dnsPolicy": "ClusterFirst", "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]}}
 
 
 def _annotations(plan: Plan, settings: KubernetesSettings) -> dict[str, str]:
@@ -237,6 +246,7 @@ def _config(plan: Plan, settings: KubernetesSettings) -> str:
         "spool_limit_bytes": settings.spool_bytes // _SPOOLS,
         "entrypoint": _entrypoint(plan),
         "commands_oom_score_adj": _COMMAND_OOM_ADJUST,
+        "seal": {"timeout_s": _SEAL_SECONDS} if spec.network == "none" else None,
     }
     # Kubernetes expands $(NAME) in values, and there is no $ in JSON but in texts.
     text = json.dumps(document, separators=(",", ":")).replace("$", "\\u0024")

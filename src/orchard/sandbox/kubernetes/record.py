@@ -75,7 +75,7 @@ def progress_of(pod: Json) -> Progress:
     """Return how far it is by its status, in the cluster's own words."""
     status = part(pod, "status")
     if status.get("phase") in ("Failed", "Succeeded"):
-        return Progress(State.STARTING, failure=("start_failed", _end_words(status)))
+        return Progress(State.STARTING, failure=_failure(pod))
     if (unscheduled := _unscheduled(status)) is not None:
         return Progress(State.STARTING, unschedulable=unscheduled)
     installer = _state(status, "initContainerStatuses")
@@ -85,7 +85,7 @@ def progress_of(pod: Json) -> Progress:
         if trouble is not None:
             return trouble if container is sandbox else _not_prepared(trouble)
     if "terminated" in sandbox:
-        return Progress(State.STARTING, failure=("start_failed", _end_words(status)))
+        return Progress(State.STARTING, failure=_failure(pod))
     address = _address(status)
     if "running" in sandbox:
         return Progress(State.READY, address)
@@ -127,6 +127,13 @@ def _unscheduled(status: Json) -> str | None:
         if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("reason") == "Unschedulable":
             return str(each.get("message") or "no node can take it")
     return None
+
+
+def _failure(pod: Json) -> tuple[str, str]:
+    death = deaths.classify(pod)
+    if death is not None and death.reason == "not_sealed":
+        return death.reason, f"{death.detail}; does the network of this cluster enforce NetworkPolicies?"
+    return "start_failed", _end_words(part(pod, "status"))
 
 
 def _end_words(status: Json) -> str:

@@ -16,13 +16,24 @@ from orchard.core.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Ingress:
-    """Who may open connections to sandboxes besides the service's own Pods (label ``orchard/service=1``)."""
+    """Who may open connections to sandboxes: Pods with the label ``orchard/service=1`` or ``orchard/client=1`` here."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     namespaces: Sequence[str] = ()
-    """Names of namespaces whose Pods with the label ``orchard/client=1`` may."""
+    """Names of namespaces in which such Pods may, besides that of the sandboxes: that of the service, if another."""
     cidrs: Sequence[str] = ()
     """Address ranges, such as that of the machine a test runs on."""
+
+
+@dataclass(frozen=True)
+class Egress:
+    """What ``network="open"`` means, beside: the world without private ranges and the cluster itself."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    resolvers: Sequence[str] = ()
+    """Addresses of the name servers; empty: the cluster's DNS. A node-local cache is ``169.254.20.10``."""
+    excepted: Sequence[str] = ()
+    """Further address ranges that are not to be reached."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,9 @@ class KubernetesSettings:
     spool_bytes: int = 4 << 30
     """Size of the folder in which the output of commands is kept; beyond it the Pod is evicted."""
     ingress: Ingress = field(default_factory=Ingress)
+    egress: Egress = field(default_factory=Egress)
+    api_servers: Sequence[str] = ()
+    """``ADDRESS:PORT`` of the API server as Pods see it; empty: the endpoints of the Service ``kubernetes.default``."""
     largest_node: NodeSize | None = None
     """With an autoscaler: only what not even this node could hold is unschedulable at once."""
     creates: int = 32
