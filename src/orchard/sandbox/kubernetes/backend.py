@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -24,6 +24,7 @@ from orchard.sandbox.kubernetes.images import Images
 from orchard.sandbox.kubernetes.objects import Json
 from orchard.sandbox.kubernetes.pod import notes
 from orchard.sandbox.kubernetes.policies import Policies
+from orchard.sandbox.kubernetes.reap import Reaped, Reaper
 from orchard.sandbox.kubernetes.record import created_at, info_of, progress_of
 from orchard.sandbox.kubernetes.seal import Witness
 from orchard.sandbox.kubernetes.secret import service_key
@@ -53,6 +54,7 @@ class Live:
     policies: Policies
     maker: Maker
     tombstones: Tombstones
+    reaper: Reaper
     ready: set[str]
     """Ids whose daemon has answered this process: true before the kubelet says so."""
     keeper: asyncio.Task[None]
@@ -92,7 +94,8 @@ class KubernetesBackend:
         live = await self.live()
         await live.policies.hold()
         pod, who = await live.maker.create(spec, key)
-        info = info_of(pod, who)
+        await live.tombstones.check(pod, who)
+        info = self._info(live, pod, who)
         if info.state is State.GONE:
             return info
         live.ready.add(who.id)
@@ -146,8 +149,8 @@ class KubernetesBackend:
         if isinstance(found, SandboxInfo):
             return
         pod, who = found
-        death = deaths.classify(pod) or deaths.Death("deleted", None, datetime.now(UTC))
-        await live.tombstones.bury(info_of(pod, who), death)
+        death = deaths.classify(pod) or deaths.Death("deleted", "as asked for", datetime.now(UTC))
+        await live.tombstones.bury(pod, who, death)
         with live.cache.following(who.name) as view:
             await live.cluster.delete(live.cluster.path("pods", who.name), uid=pod["metadata"]["uid"])
             if not wait:
@@ -199,6 +202,14 @@ class KubernetesBackend:
         facts = await (await self.live()).images.facts(image)
         return facts.digest if facts else None
 
+    async def reap(self) -> Sequence[Reaped]:
+        """Remove Pods of ours whose time is over, once; every process that is connected does so by itself, too.
+
+        Raises:
+            OrchardError: the API server refuses, or does not answer.
+        """
+        return await (await self.live()).reaper.once()
+
     async def close(self) -> None:
         """Release what the running loop holds. Sandboxes live on."""
         opening = self._lives.pop(asyncio.get_running_loop(), None)
@@ -207,9 +218,10 @@ class KubernetesBackend:
         opening.cancel()
         await settled(opening)
         if not opening.cancelled() and opening.exception() is None:
-            keeper = opening.result().keeper
-            keeper.cancel()
-            await settled(keeper)
+            live = opening.result()
+            await live.tombstones.written()
+            live.keeper.cancel()
+            await settled(live.keeper)
 
     async def live(self) -> Live:
         """Return what the running loop holds, made on first use.
@@ -240,22 +252,28 @@ class KubernetesBackend:
         images, policies = Images(self.settings, cluster), Policies(cluster, self.settings)
         greet = Witness(cluster, self.settings, daemons).greet
         maker = Maker(self.settings, cluster, cache, key, greet, images.for_pod)
+        tombstones = Tombstones(cluster, key)
+        cache.listeners.append(tombstones.see)
+        reaper = Reaper(cluster, key, tombstones)
 
         async def keep() -> None:
             try:
-                await cache.run()
+                async with asyncio.TaskGroup() as group:
+                    for work in (cache.run(), tombstones.write(), reaper.keep(cache)):
+                        group.create_task(work)
             finally:
                 await daemons.close()
                 await cluster.close()
 
         keeper = asyncio.ensure_future(keep())
-        return Live(cluster, cache, key, daemons, images, policies, maker, Tombstones(), ready, keeper)
+        return Live(cluster, cache, key, daemons, images, policies, maker, tombstones, reaper, ready, keeper)
 
     async def _find(self, live: Live, sandbox_id: str) -> tuple[Json, Identity] | SandboxInfo:
         """Return the Pod of a sandbox, or what is remembered of one that has gone."""
         pod = await live.cache.get(name_of(check_id(sandbox_id, "sandbox id")))
         found = self._ours(live, pod) if pod is not None else None
         if found is not None and found[1].id == sandbox_id:
+            await live.tombstones.check(*found)
             return found
         remembered = await live.tombstones.find(sandbox_id)
         if remembered is None:
@@ -269,6 +287,8 @@ class KubernetesBackend:
 
     @staticmethod
     def _info(live: Live, pod: Json, who: Identity) -> SandboxInfo:
+        if (ended := live.tombstones.known(who.id)) is not None:
+            return ended
         info = info_of(pod, who)
         early = info.state in (State.PULLING, State.STARTING) and who.id in live.ready
         return replace(info, state=State.READY) if early else info

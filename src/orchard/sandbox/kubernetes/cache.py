@@ -12,6 +12,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
+from datetime import UTC, datetime
 from typing import TypeAlias, cast
 
 from orchard.core.errors import NotFound, OrchardError
@@ -190,6 +191,8 @@ class PodCache:
     def _take(self, kind: str, pod: Json) -> None:
         self._heard = time.monotonic()
         if kind == "DELETED":
+            pod["metadata"].setdefault("deletionTimestamp", datetime.now(UTC).isoformat())  # forced: without grace
+            self.put(pod)  # its last words
             self.drop(pod["metadata"]["name"], pod["metadata"]["uid"])
         elif kind in ("ADDED", "MODIFIED"):
             self.put(pod)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from orchard.core.errors import GONE_REASONS
@@ -22,38 +22,82 @@ class Death:
     """Aware, UTC."""
 
 
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "evicted",
+    "EvictionByEvictionAPI": "evicted",  # kubectl drain, an autoscaler
+    "TerminationByKubelet": "evicted",  # pressure on the node, or the node shuts down
+    "DeletionByPodGC": "node_lost",
+}
+"""Reasons of a Pod's condition DisruptionTarget."""
+_STATUS_REASONS = {
+    "Evicted": "evicted", "Preempting": "evicted", "Terminated": "evicted", "NodeShutdown": "evicted",
+    "NodeLost": "node_lost", "DeadlineExceeded": "ttl",
+}  # fmt: skip
+"""The kubelet's reasons for a Pod that it has ended."""
+
+
 def classify(pod: Json) -> Death | None:
-    """Return why the Pod's sandbox has ended, or None while it has not."""
+    """Return why the Pod's sandbox has ended, or None while it has not.
+
+    What sandboxd says of its own end comes before what befell the Pod afterwards.
+    """
     status = part(pod, "status")
-    ended = _terminated(status)
+    main = _main(status)
+    if main.get("restartCount"):
+        at = parse_time(part(main, "lastState", "terminated").get("finishedAt")) or datetime.now(UTC)
+        return Death("restarted", "its container was started anew, so its state is lost", at)
+    ended = cast("Json | None", part(main, "state").get("terminated"))
+    around = _around(pod, main)
     if ended is None and status.get("phase") not in ("Failed", "Succeeded"):
-        asked = parse_time(pod["metadata"].get("deletionTimestamp"))
-        return None if asked is None else Death("deleted", None, asked)
+        return around if pod["metadata"].get("deletionTimestamp") else None
     at = parse_time((ended or {}).get("finishedAt")) or datetime.now(UTC)
-    words = status.get("message") or (ended or {}).get("message")
-    if status.get("reason") == "Evicted":
-        return Death("evicted", words, at)
-    if ended is not None and ended.get("reason") == "OOMKilled":
-        return Death("oom", words, at)
-    if status.get("reason") == "DeadlineExceeded":
-        return Death("ttl", words, at)
+    reason, words = _cause(status, ended or {}, around)
+    return Death(reason, words, at)
+
+
+def _cause(status: Json, ended: Json, around: Death | None) -> tuple[str, str | None]:
+    words = status.get("message") or ended.get("message")
+    if (reason := _STATUS_REASONS.get(str(status.get("reason")))) is not None:
+        return reason, words
     note = _last_words(ended)
+    if note is not None and note[0] != "signal":
+        return note
+    if note is None and ended.get("reason") == "OOMKilled":  # with a note it was a command's, sometime before
+        return "oom", words or "the memory of the sandbox was used up"
+    if around is not None:  # the signal, if any, came from there
+        return around.reason, around.detail
     if note is not None:
-        return Death(note[0], note[1], at)
-    code = (ended or {}).get("exitCode")
-    return Death("unknown", str(words or f"the main process ended with code {code}"), at)
+        return note
+    if ended.get("reason") == "ContainerStatusUnknown":  # the kubelet came back and did not find it
+        return "node_lost", words
+    return "unknown", str(words or f"the main process ended with code {ended.get('exitCode')}")
 
 
-def _terminated(status: Json) -> Json | None:
-    for each in parts(status, "containerStatuses"):
-        if each["name"] == CONTAINER:
-            return cast("Json | None", each["state"].get("terminated"))
-    return None
+def _main(status: Json) -> Json:
+    return next((each for each in parts(status, "containerStatuses") if each["name"] == CONTAINER), Json())
 
 
-def _last_words(ended: Json | None) -> tuple[str, str | None] | None:
+def _around(pod: Json, main: Json) -> Death | None:
+    """Return what befell the Pod from outside: a disruption that the cluster tells of, or a deletion."""
+    conditions = {each["type"]: each for each in parts(pod, "status", "conditions")}
+    asked = parse_time(pod["metadata"].get("deletionTimestamp"))
+    disrupted = conditions.get("DisruptionTarget")
+    if disrupted is not None and disrupted["status"] == "True":
+        reason = _DISRUPTIONS.get(str(disrupted.get("reason")))
+        if reason is None:  # DeletionByTaintManager: the node is silent, or somebody clears it
+            silent = part(conditions, "Ready").get("status") != "True" and "running" in part(main, "state")
+            reason = "node_lost" if silent else "evicted"
+        at = parse_time(disrupted.get("lastTransitionTime")) or asked or datetime.now(UTC)
+        return Death(reason, f"{disrupted.get('reason')}: {disrupted.get('message') or ''}".strip(": "), at)
+    if asked is None:
+        return None
+    asked -= timedelta(seconds=int(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
+    return Death("deleted", "its Pod was deleted", asked)
+
+
+def _last_words(ended: Json) -> tuple[str, str | None] | None:
     """Return what sandboxd wrote; only with its own exit code, since a command may write there too."""
-    if ended is None or ended.get("exitCode") != 0:
+    if ended.get("exitCode") != 0:
         return None
     try:
         note = json.loads(ended.get("message") or "")

@@ -72,6 +72,14 @@ class ServiceKey:
         proven = hmac.compare_digest(notes.get(MAC, "").encode(), self.mac(who).encode())
         return who if proven and name_of(who.id) == who.name else None
 
+    def tombstone(self, namespace: str, sandbox_id: str, record: str) -> str:
+        """Return the proof that goes on what is remembered of a sandbox."""
+        return self._sign("tombstone", namespace, sandbox_id, record)
+
+    def proves(self, proof: str, namespace: str, sandbox_id: str, record: str) -> bool:
+        """Return True if the record of a sandbox's end is ours."""
+        return hmac.compare_digest(proof.encode(), self.tombstone(namespace, sandbox_id, record).encode())
+
     def _sign(self, *parts: str) -> str:
         return hmac.new(self._key, "\0".join(parts).encode(), hashlib.sha256).hexdigest()
 
