@@ -1,15 +1,17 @@
 """The daemon's image in the registry of the cluster, and backends on it."""
 
 import hashlib
+import socket
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import run
 
-from orchard.sandbox.kubernetes import KubernetesSettings
+from orchard.sandbox.kubernetes import Ingress, KubernetesSettings
 from orchard.sandbox.kubernetes.daemon_image import write_daemon_image
 from orchard.sandbox.local.settings import packaged_sandboxd
 
@@ -26,8 +28,17 @@ def daemon_image(registry: str, plain: bool) -> str:
     return reference
 
 
+def our_address(cluster: Cluster) -> str:
+    """Return the address from which this machine speaks with the cluster."""
+    server = urlsplit(cluster.kubectl("config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}"))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((server.hostname, server.port or 443))  # nothing is sent
+        return str(probe.getsockname()[0])
+
+
 def settings_for(cluster: Cluster, namespace: str, **given: Any) -> KubernetesSettings:
     """Return settings for sandboxes in ``namespace``, as small as tests need them."""
-    given = {"requests": {"cpu": "10m", "memory": "16Mi"}, **given}
+    ingress = Ingress(cidrs=[f"{our_address(cluster)}/32"])
+    given = {"requests": {"cpu": "10m", "memory": "16Mi"}, "ingress": ingress, **given}
     image = daemon_image(cluster.registry, cluster.ours)
     return KubernetesSettings(namespace=namespace, kubeconfig=cluster.kubeconfig, daemon_image=image, **given)
