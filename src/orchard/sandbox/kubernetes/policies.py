@@ -42,10 +42,10 @@ _INSIDE_4 = (
     "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
 )  # fmt: skip
 _INSIDE_6 = (
-    "::/96", "::ffff:0:0/96", "64:ff9b:1::/48", "100::/64", "2001::/32", "2002::/16", "fc00::/7", "fe80::/10",
+    "::/96", "64:ff9b:1::/48", "100::/64", "2001::/32", "2002::/16", "fc00::/7", "fe80::/10",
     "fec0::/10", "ff00::/8",
 )  # fmt: skip
-"""Also what leads to IPv4 by another way: mapped, local NAT64, Teredo, 6to4."""
+"""Also what leads to IPv4 by another way: compatible, local NAT64, Teredo, 6to4. (Mapped addresses leave as IPv4.)"""
 
 _log = logging.getLogger(__name__)
 
