@@ -12,7 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -74,19 +74,20 @@ class Storage:
         finally:
             os.close(fd)
 
-    def run(self, tool: str, arguments: Sequence[str], *, timeout: float = _COPY_SECONDS) -> Finished:
+    def run(
+        self, tool: str, arguments: Sequence[str], *, timeout: float = _COPY_SECONDS, env: Mapping[str, str] = {}
+    ) -> Finished:
         """Run skopeo or buildah with the rights that the store takes, its trial mounts kept off the host's table.
 
         Raises:
             MachineUnfit: the tool is not there.
         """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        env = dict(base_env()) | {"LC_ALL": "C"}
+        whole = {**base_env(), "LC_ALL": "C", **env}
         if self._powers.rootless:  # else these tools would nest a namespace of their own; as root it loses opaque marks
-            env["_CONTAINERS_USERNS_CONFIGURED"] = "done"
-        done = self._powers.call(
-            [*DIE_WITH_US, "unshare", "--mount", "--propagation", "private", tool, *arguments], timeout=timeout, env=env
-        )
+            whole["_CONTAINERS_USERNS_CONFIGURED"] = "done"
+        argv = [*DIE_WITH_US, "unshare", "--mount", "--propagation", "private", tool, *arguments]
+        done = self._powers.call(argv, timeout=timeout, env=whole)
         if done.code == 127:  # unshare's own word for: no such program
             raise MachineUnfit(f"{tool} is missing, and images need it", hint=f"sudo apt-get install {tool}")
         return done
@@ -94,7 +95,22 @@ class Storage:
     def buildah(self, *arguments: str, timeout: float = _COPY_SECONDS) -> Finished:
         """Run buildah on this store."""
         store = ["--root", str(self.root), "--runroot", str(self._run), "--storage-driver", "overlay"]
-        return self.run("buildah", [*store, *arguments], timeout=timeout)
+        return self.run(
+            "buildah", [*store, *arguments], timeout=timeout, env={"CONTAINERS_CONF": str(self._settings())}
+        )
+
+    def _settings(self) -> Path:
+        """Return settings for buildah: newer ones (Debian 13) insist on a network program, to which we give no work."""
+        folder = self.root.parent / "buildah"
+        path = folder / "containers.conf"
+        if not path.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileExistsError):
+                (folder / "netavark").symlink_to("/bin/true")
+            draft = folder / f".{os.getpid()}-{threading.get_ident()}"
+            draft.write_text(f"[engine]\nhelper_binaries_dir = [{json.dumps(str(folder))}]\n")
+            draft.rename(path)
+        return path
 
     def layer_of(self, container: str) -> Path:
         """Return the folder in which the store keeps the changes of a container of buildah's."""
