@@ -218,7 +218,7 @@ class Maker:
                 return
             self._cache.put(pod)
             with self._cache.following(who.name) as view:
-                await self._cluster.delete(path, uid=pod["metadata"]["uid"])
+                await self._cluster.delete(path, uid=pod["metadata"]["uid"], grace=1)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_UNDO_SECONDS if wait else 0):
                         while view.pod is not None:
