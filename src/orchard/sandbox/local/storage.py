@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from orchard.core.config import base_env
-from orchard.core.errors import MachineUnfit
+from orchard.core.errors import InternalError, MachineUnfit
 from orchard.sandbox.local.powers import Powers
 from orchard.sandbox.local.process import DIE_WITH_US, Finished
 
@@ -114,16 +114,21 @@ class Storage:
 
     def layer_of(self, container: str) -> Path:
         """Return the folder in which the store keeps the changes of a container of buildah's."""
-        layer = next(str(each["layer"]) for each in self._containers() if container in each.get("names", ()))
-        return self.root / "overlay" / layer / "diff"
+        for each in self._containers():
+            if container in each.get("names", ()):
+                return self.root / "overlay" / str(each["layer"]) / "diff"
+        raise InternalError(f"buildah tells of no container {container} in {self.root}")
 
     def containers(self) -> list[str]:
         """Return the names of buildah's containers in this store."""
         return [str(name) for each in self._containers() for name in each.get("names", ())]
 
     def _containers(self) -> list[Json]:
-        path = self.root / "overlay-containers" / "containers.json"
-        return cast("list[Json]", json.loads(path.read_text() or "[]")) if path.exists() else []
+        found: list[Json] = []
+        for name in ("containers.json", "volatile-containers.json"):  # older ones keep all in the first
+            path = self.root / "overlay-containers" / name
+            found += cast("list[Json]", json.loads(path.read_text() or "[]")) if path.exists() else []
+        return found
 
     def _read(self) -> tuple[list[Json], dict[str, Json]]:
         """Return images and layers, parsed again only after a change."""
