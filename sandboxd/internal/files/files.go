@@ -73,6 +73,7 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 	mux.Handle("GET /v1/files/watch", wire.Handler(h.watch))
 	mux.Handle("GET /v1/tree", h.tree(h.pack))
 	mux.Handle("PUT /v1/tree", body(h.tree(h.unpack)))
+	mux.Handle("POST /v1/tree/pick", body(h.tree(h.pick)))
 	mux.Handle("GET /v1/manifest", h.tree(h.manifest))
 }
 

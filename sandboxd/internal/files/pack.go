@@ -27,6 +27,32 @@ type packer struct {
 	links   map[inode]string // the first path of files that have several
 	skipped nameList
 	changed nameList // shrank while being read; padded with zeros
+	xattrs  bool     // keep extended attributes
+}
+
+// newPacker begins an answer that is a tar.
+func (h *Handler) newPacker(w http.ResponseWriter) *packer {
+	header := w.Header()
+	header.Set("Content-Type", "application/x-tar")
+	header.Set("Trailer", "Orchard-Skipped, Orchard-Skipped-Count, Orchard-Changed")
+	p := &packer{h: h, out: bufio.NewWriterSize(w, len(buffer{})), links: map[inode]string{}}
+	p.tar = tar.NewWriter(p.out)
+	return p
+}
+
+// finish ends the archive and says what is not in it.
+func (p *packer) finish(w http.ResponseWriter) error {
+	err := p.tar.Close()
+	if err == nil {
+		err = p.out.Flush()
+	}
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Orchard-Skipped", p.skipped.json())
+	w.Header().Set("Orchard-Skipped-Count", strconv.Itoa(p.skipped.count))
+	w.Header().Set("Orchard-Changed", p.changed.json())
+	return nil
 }
 
 func (h *Handler) pack(w http.ResponseWriter, r *http.Request, q query) error {
@@ -35,25 +61,12 @@ func (h *Handler) pack(w http.ResponseWriter, r *http.Request, q query) error {
 		return err
 	}
 	defer closeFD(start)
-	header := w.Header()
-	header.Set("Content-Type", "application/x-tar")
-	header.Set("Trailer", "Orchard-Skipped, Orchard-Skipped-Count, Orchard-Changed")
-	p := &packer{h: h, out: bufio.NewWriterSize(w, len(buffer{})), links: map[inode]string{}}
-	p.tar = tar.NewWriter(p.out)
+	p := h.newPacker(w)
 	err = (&walk{h: h, ctx: r.Context(), start: start, deep: true, exclude: exclude, visit: p.add}).run()
-	if err == nil {
-		err = p.tar.Close()
-	}
-	if err == nil {
-		err = p.out.Flush()
-	}
 	if err != nil {
 		return err
 	}
-	header.Set("Orchard-Skipped", p.skipped.json())
-	header.Set("Orchard-Skipped-Count", strconv.Itoa(p.skipped.count))
-	header.Set("Orchard-Changed", p.changed.json())
-	return nil
+	return p.finish(w)
 }
 
 // nameList is a list of names that stays within a trailer; count goes on.
@@ -82,7 +95,7 @@ func (l *nameList) json() string {
 
 // head is the tar header that all types of file begin with.
 func head(n *node, typeflag byte) *tar.Header {
-	return &tar.Header{Format: tar.FormatPAX, Typeflag: typeflag, Name: n.rel, Mode: int64(n.stat.Mode & 0o7777),
+	return &tar.Header{Format: tar.FormatPAX, Typeflag: typeflag, Name: n.rel, Mode: int64(n.stat.Mode & 0o7777), PAXRecords: n.xattrs,
 		Uid: int(n.stat.Uid), Gid: int(n.stat.Gid), ModTime: time.Unix(int64(n.stat.Mtim.Sec), int64(n.stat.Mtim.Nsec))}
 }
 
@@ -91,6 +104,9 @@ func (p *packer) add(n *node) error {
 	case "dir":
 		if n.err != nil {
 			p.skipped.add(n.rel)
+		}
+		if p.xattrs {
+			n.readFolderXattrs()
 		}
 		header := head(n, tar.TypeDir)
 		header.Name += "/"
@@ -128,6 +144,9 @@ func (p *packer) addFile(n *node) error {
 			return p.tar.WriteHeader(header)
 		}
 		p.links[key] = n.rel
+	}
+	if p.xattrs {
+		n.readXattrs(int(f.Fd()))
 	}
 	switch {
 	case n.stat.Size <= wholeFile:

@@ -74,6 +74,9 @@ func sparseHead(n *node, size int64) string {
 	if st.Gid > maxOctalID {
 		record(&records, "gid", strconv.FormatUint(uint64(st.Gid), 10))
 	}
+	for key, value := range n.xattrs {
+		record(&records, key, value)
+	}
 	body := records.String()
 	body += strings.Repeat("\x00", int(padding(int64(len(body)))))
 	extra := ustar("PaxHeaders.0/sparse", 'x', int64(records.Len()), &[3]int64{0o644})

@@ -21,6 +21,8 @@ type node struct {
 	dir  int // the folder that holds it; open during the visit only
 	stat syscall.Stat_t
 	err  error // why a folder cannot be read
+
+	xattrs map[string]string // as PAX records, where they are wanted
 }
 
 // walk visits a tree in the order of raw paths, without following symlinks. What

@@ -31,6 +31,7 @@ _ROUTES = (
     ("get", "/files/watch", "changes, as JSON lines, live"),
     ("get", "/tree", "a tar of a tree"),
     ("put", "/tree", "unpack a tar"),
+    ("post", "/tree/pick", "a tar of the named paths alone"),
     ("get", "/manifest", "path, type, mode, size and sha256 of a tree, as JSON lines"),
     ("get", "/ports/{port}", "WebSocket: a tunnel to a port in the sandbox; binary frames, an empty one is half-close"),
     ("get", "/reverse", "ports in the sandbox that lead out"),
