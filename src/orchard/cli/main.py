@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cost": ("orchard.cli.cost", "Estimate money for sandboxes on nodes, beside services that bill them."),
     "conformance": ("orchard.cli.conformance", "Judge a backend or a service by the behaviours of a sandbox."),
     "reap": ("orchard.cli.reap", "Remove Pods of sandboxes whose time is over."),
+    "deploy": ("orchard.cli.deploy", "Say what a Kubernetes cluster lacks."),
     "doctor": ("orchard.cli.doctor", "Say what this machine can and cannot do, and why."),
 }
 """Name -> module whose ``app`` it is, and its line in ``orchard --help``. A new command is one line here."""

@@ -1,0 +1,86 @@
+{{- define "orchard.name" -}}
+{{- contains "orchard" .Release.Name | ternary .Release.Name (printf "%s-orchard" .Release.Name) | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "orchard.selector" -}}
+app.kubernetes.io/name: orchard
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "orchard.labels" -}}
+{{ include "orchard.selector" . }}
+app.kubernetes.io/part-of: orchard
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "orchard.sandboxes" -}}
+{{- .Values.sandboxes.namespace | default (printf "%s-sandboxes" .Release.Namespace) }}
+{{- end }}
+
+{{- /* Call with (list . "service" "orchard-service"). */ -}}
+{{- define "orchard.image" -}}
+{{- $root := index . 0 }}{{- $images := $root.Values.images }}
+{{- with index $images (index . 1) }}{{ . }}{{ else -}}
+{{- $registry := required "images.registry is needed: where `make images REGISTRY=…` pushed to" $images.registry -}}
+{{- printf "%s/%s:%s" $registry (index . 2) ($images.tag | default $root.Chart.AppVersion) }}
+{{- end }}
+{{- end }}
+
+{{- define "orchard.keySecret" -}}
+{{- .Values.serviceKey.existingSecret | default "orchard-service-key" }}
+{{- end }}
+
+{{- /* The namespaces from which service and clients may speak with sandboxes, as JSON. */ -}}
+{{- define "orchard.callers" -}}
+{{- $named := dig "ingress" "namespaces" (list) .Values.settings }}
+{{- without (append $named .Release.Namespace | uniq) (include "orchard.sandboxes" .) | toJson }}
+{{- end }}
+
+{{- define "orchard.settings" -}}
+{{- $own := dict "namespace" (include "orchard.sandboxes" .) "profile" .Values.sandboxes.profile }}
+{{- $_ := set $own "daemon_image" (include "orchard.image" (list . "sandboxd" "orchard-sandboxd")) }}
+{{- $_ := set $own "key_secret" (include "orchard.keySecret" .) }}
+{{- $ingress := deepCopy (.Values.settings.ingress | default dict) }}
+{{- $_ := set $ingress "namespaces" (include "orchard.callers" . | fromJsonArray) }}
+{{- merge $own (dict "ingress" $ingress) .Values.settings | toToml }}
+{{- end }}
+
+{{- define "orchard.container" -}}
+image: {{ include "orchard.image" (list . "service" "orchard-service") }}
+imagePullPolicy: {{ .Values.images.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+env:
+  - {name: ORCHARD_KUBERNETES, value: /etc/orchard/settings.toml}
+  - {name: ORCHARD_HOME, value: /tmp/orchard}
+{{- end }}
+
+{{- define "orchard.pod" -}}
+serviceAccountName: {{ include "orchard.name" . }}
+automountServiceAccountToken: true
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end }}
