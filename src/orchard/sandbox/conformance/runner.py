@@ -18,7 +18,6 @@ LATER: Sequence[tuple[int, str, str]] = (
     (14, "a paused sandbox does not burn a command's time-out", "no backend can pause a sandbox yet"),
     (43, "a recycled warm sandbox holds nothing of the one before", "there are no warm pools yet"),
     (51, "an allow-list allows only the named host and port", "networks are none or open; there are no lists yet"),
-    (52, "open egress reaches neither metadata, API nor other sandboxes", "no backend offers open egress yet"),
     (53, "changing a policy works on a running sandbox", "networks are none or open; there are no lists yet"),
 )
 """Lines whose feature no backend has yet: (line, claim, reason). Reported as excepted, never left out."""
