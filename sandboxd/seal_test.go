@@ -126,6 +126,25 @@ func TestSilenceIsDenialToo(t *testing.T) {
 	}
 }
 
+func TestWitnessesWhoSpeakAcrossEachOtherSealToo(t *testing.T) {
+	d := startUnsealed(t, map[string]any{})
+	target := silent(t)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for range 3 {
+				if d.seal(target).Sealed {
+					return
+				}
+			}
+			t.Error("three words of one of four do not suffice")
+		}()
+	}
+	all.Wait()
+}
+
 func TestEachTargetMustBeDeniedAndBothWitnessesSpeakOfTheSame(t *testing.T) {
 	d := startUnsealed(t, map[string]any{})
 	open, _ := reachable(t)

@@ -45,7 +45,9 @@ type Seal struct {
 
 	mu      sync.Mutex // one round at a time
 	targets []netip.AddrPort
-	denied  time.Time // the end of the last round, if it was denied throughout; else zero
+	// denied are the ends of the rounds that were denied throughout, since the last one that
+	// was not: of several witnesses each may find another's round under way when it speaks.
+	denied []time.Time
 	wasOpen bool
 }
 
@@ -97,21 +99,26 @@ func (s *Seal) post(w http.ResponseWriter, r *http.Request) error {
 	if !s.Sealed() {
 		s.hear(arrived, targets)
 	}
-	wire.JSON(w, http.StatusOK, map[string]bool{"sealed": s.Sealed(), "denied": !s.denied.IsZero(), "was_open": s.wasOpen})
+	wire.JSON(w, http.StatusOK, map[string]bool{"sealed": s.Sealed(), "denied": len(s.denied) > 0, "was_open": s.wasOpen})
 	return nil
 }
 
 // hear takes the word of a witness: it confirms the round before it, or begins one.
 func (s *Seal) hear(arrived time.Time, targets []netip.AddrPort) {
-	age := arrived.Sub(s.denied)
-	if !s.denied.IsZero() && age > 0 && age < fresh && slices.Equal(targets, s.targets) {
+	if !slices.Equal(targets, s.targets) {
+		s.targets, s.denied = targets, nil
+	}
+	s.denied = slices.DeleteFunc(s.denied, func(end time.Time) bool { return arrived.Sub(end) >= fresh })
+	if slices.ContainsFunc(s.denied, arrived.After) {
 		s.Open()
 		return
 	}
 	denied, open := try(targets)
-	s.targets, s.denied, s.wasOpen = targets, time.Time{}, s.wasOpen || open
+	s.wasOpen = s.wasOpen || open
 	if denied {
-		s.denied = time.Now()
+		s.denied = append(s.denied, time.Now())
+	} else {
+		s.denied = nil
 	}
 }
 
