@@ -104,7 +104,7 @@ def test_an_image_volume_needs_no_init_container() -> None:
 
 def test_without_network_names_are_refused_at_once() -> None:
     assert manifest(plan(network="none"), SETTINGS)["spec"]["dnsPolicy"] == "None"
-    assert "dnsPolicy" not in manifest(plan(network="open"), SETTINGS)["spec"]
+    assert manifest(plan(network="open"), SETTINGS)["spec"]["dnsPolicy"] == "ClusterFirst"
 
 
 def test_labels_of_callers_match_no_selector_of_others_and_come_back() -> None:

@@ -17,6 +17,7 @@ from orchard.core.tasks import settled
 from orchard.sandbox.kubernetes import deaths, labels
 from orchard.sandbox.kubernetes.cache import PodCache
 from orchard.sandbox.kubernetes.client import Cluster
+from orchard.sandbox.kubernetes.complaints import Complaints
 from orchard.sandbox.kubernetes.creating import Maker
 from orchard.sandbox.kubernetes.daemons import Daemons
 from orchard.sandbox.kubernetes.identity import ID, Identity, ServiceKey, name_of
@@ -181,6 +182,8 @@ class KubernetesBackend:
             at = info.ended_at.isoformat() if info.ended_at else None
             raise SandboxGone(f"sandbox {sandbox_id} has ended{detail}", reason=info.reason, at=at)
         address = progress_of(found[0]).address
+        if info.state is not State.READY:
+            info = await self._with_lease(live, found[0], info)
         if info.state is not State.READY or address is None:
             raise Unavailable(f"sandbox {sandbox_id} is still {info.state}", hint="wait until it is ready")
         return live.daemons.endpoint(sandbox_id, address)
@@ -251,7 +254,8 @@ class KubernetesBackend:
         cache.listeners.append(lambda old, new: None if new or not old else _forget(ready, old))
         images, policies = Images(self.settings, cluster), Policies(cluster, self.settings)
         greet = Witness(cluster, self.settings, daemons).greet
-        maker = Maker(self.settings, cluster, cache, key, greet, images.for_pod)
+        complaints = Complaints(cluster, cache)
+        maker = Maker(self.settings, cluster, cache, key, greet, images.for_pod, complaints)
         tombstones = Tombstones(cluster, key)
         cache.listeners.append(tombstones.see)
         reaper = Reaper(cluster, key, tombstones)
@@ -259,7 +263,7 @@ class KubernetesBackend:
         async def keep() -> None:
             try:
                 async with asyncio.TaskGroup() as group:
-                    for work in (cache.run(), tombstones.write(), reaper.keep(cache)):
+                    for work in (cache.run(), complaints.run(), tombstones.write(), reaper.keep(cache)):
                         group.create_task(work)
             finally:
                 await daemons.close()
@@ -294,15 +298,22 @@ class KubernetesBackend:
         return replace(info, state=State.READY) if early else info
 
     async def _with_lease(self, live: Live, pod: Json, info: SandboxInfo) -> SandboxInfo:
-        """Fill in when it ends: the lease is sandboxd's."""
+        """Fill in what only sandboxd knows: whether it takes commands, and when it ends.
+
+        It takes them up to a second before the kubelet says that it runs, and not before its network is shut.
+        """
         address = progress_of(pod).address
-        if info.state is not State.READY or address is None:
+        if info.state is State.GONE or address is None:
             return info
         try:
+            if info.id not in live.ready:
+                if not (await live.daemons.ask(info.id, address, "/health")).get("sealed", True):
+                    return replace(info, state=State.STARTING)
+                live.ready.add(info.id)
             lease = await live.daemons.ask(info.id, address, "/lease")
         except Unavailable:  # it has ended since, or is busy: then what is on record stands
             return info
-        return replace(info, expires_at=deaths.parse_time(lease.get("expires_at")))
+        return replace(info, state=State.READY, expires_at=deaths.parse_time(lease.get("expires_at")))
 
 
 def _broken(opening: asyncio.Task[Live]) -> bool:

@@ -65,7 +65,7 @@ class Daemons:
                 return
             except Unavailable:
                 await asyncio.sleep(pause)
-                pause = min(pause * 1.5, _LONGEST_PAUSE)
+                pause = min(pause * 1.25, _LONGEST_PAUSE)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -1,0 +1,222 @@
+"""The backend on a real cluster: make, find, drive, end; by one replica or by another."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.daemon import settings_for
+
+from orchard.core.errors import Conflict, CreateFailed, NotFound, SandboxGone
+from orchard.sandbox import Orchard
+from orchard.sandbox.kubernetes import KubernetesBackend
+from orchard.sandbox.kubernetes.identity import pod_name
+from orchard.sandbox.types import SandboxSpec, State
+
+Replicas = Callable[..., KubernetesBackend]
+
+
+@pytest.fixture
+async def replica(cluster: Cluster, namespace: str) -> AsyncIterator[Replicas]:
+    """Makes replicas: backends that share nothing but the namespace."""
+    made: list[KubernetesBackend] = []
+
+    def make(**given: Any) -> KubernetesBackend:
+        made.append(KubernetesBackend(settings_for(cluster, namespace, **given)))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        await backend.close()
+
+
+def pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
+    return cluster.get("-n", namespace, "pods")["items"]
+
+
+async def gone(cluster: Cluster, namespace: str, seconds: float = 30) -> None:
+    async with asyncio.timeout(seconds):
+        while await asyncio.to_thread(pods, cluster, namespace):  # noqa: ASYNC110 - the cluster rings no bell here
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("injection", ["init", "image-volume"])
+async def test_a_command_runs_in_a_pod_and_nothing_is_left(
+    cluster: Cluster, namespace: str, replica: Replicas, injection: str
+) -> None:
+    backend = replica(injection=injection)
+    async with Orchard(backend=backend) as orchard:
+        async with orchard.sandbox(cluster.image("busybox"), env={"A": "$(HOME) $$ é"}, labels={"a.b/c": "d"}) as box:
+            result = await box.run('echo "$A"; echo x >&2; exit 7')
+            assert (result.text, result.error_text, result.exit_code) == ("$(HOME) $$ é\n", "x\n", 7)
+            info = await orchard.get(box.id)
+            assert (info.state, info.labels, info.backend) == (State.READY, {"a.b/c": "d"}, "kubernetes")
+            assert info.expires_at is not None
+            seen = await box.run("env; cat /proc/mounts; ls /var/run/secrets 2>&1")
+            assert "KUBERNETES" not in seen.text
+            assert "serviceaccount" not in seen.text
+        assert pods(cluster, namespace) == []
+        with pytest.raises(SandboxGone) as caught:
+            await orchard.attach(box.id)
+        assert caught.value.reason == "deleted"
+
+
+async def test_the_same_key_is_the_same_sandbox_on_every_replica(
+    cluster: Cluster, namespace: str, replica: Replicas
+) -> None:
+    first, second = replica(), replica()
+    spec = SandboxSpec(cluster.image("busybox"), ttl=300)
+    made = await asyncio.gather(*(backend.create(spec, "one") for backend in (first, second, first, second)))
+    assert len({info.id for info in made}) == 1
+    assert len(pods(cluster, namespace)) == 1
+    other = SandboxSpec(cluster.image("busybox"), ttl=301)
+    for backend in (first, second):
+        with pytest.raises(Conflict):
+            await backend.create(other, "one")
+    assert (await second.get(made[0].id)).state is State.READY
+    await second.delete(made[0].id)
+    assert (await second.get(made[0].id)).reason == "deleted"
+
+
+async def test_a_pod_made_anew_under_an_old_key_is_another_sandbox(
+    cluster: Cluster, namespace: str, replica: Replicas
+) -> None:
+    backend, stranger = replica(), replica()
+    spec = SandboxSpec(cluster.image("busybox"), ttl=300)
+    old = await backend.create(spec, "again")
+    await backend.delete(old.id)
+    new = await backend.create(spec, "again")
+    assert new.id != old.id
+    assert (await backend.get(old.id)).state is State.GONE
+    with suppress(NotFound):  # a replica that has seen nothing may know nothing, but never shows the new one
+        assert (await stranger.get(old.id)).state is State.GONE
+    await backend.delete(new.id)
+
+
+async def test_one_replica_drives_what_another_made(cluster: Cluster, namespace: str, replica: Replicas) -> None:
+    first, second = Orchard(backend=replica()), Orchard(backend=replica())
+    async with first, second, first.sandbox(cluster.image("busybox")) as box:
+        started = await box.start("sleep 0.3; echo late; sleep 60")
+        process = await (await second.attach(box.id)).attach(started.id)
+        async for chunk in process:
+            assert chunk.data == b"late\n"
+            break
+        assert [each.id for each in await second.list()] == [box.id]
+
+
+async def test_a_foreign_pod_in_our_place_is_neither_taken_nor_touched(
+    cluster: Cluster, namespace: str, replica: Replicas
+) -> None:
+    backend = replica()
+    mine = await backend.create(SandboxSpec(cluster.image("busybox"), ttl=300), "mine")
+    (copy,) = pods(cluster, namespace)
+    forged = {
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": pod_name("", "theirs"), "labels": copy["metadata"]["labels"],
+            "annotations": copy["metadata"]["annotations"],
+        },
+        "spec": {
+            "containers": [{"name": "sandbox", "image": cluster.image("busybox"), "command": ["sleep", "600"]}],
+            "terminationGracePeriodSeconds": 0,
+        },
+    }  # fmt: skip
+    cluster.apply(forged, namespace=namespace)
+    name = forged["metadata"]["name"]
+    with pytest.raises(Conflict) as caught:
+        await backend.create(SandboxSpec(cluster.image("busybox"), ttl=300), "theirs")
+    assert caught.value.reason == "foreign"
+    for attempt in (backend.get, backend.delete, backend.endpoint):
+        with pytest.raises(NotFound):
+            await attempt(f"{name}-aaaaaaaa")
+    assert [info.id for info in (await backend.list()).items] == [mine.id]
+    assert name in [pod["metadata"]["name"] for pod in pods(cluster, namespace)]
+    await backend.delete(mine.id)
+
+
+async def test_a_create_that_is_cancelled_leaves_nothing(cluster: Cluster, namespace: str, replica: Replicas) -> None:
+    backend = replica()
+    spec = SandboxSpec(cluster.image("busybox"), ttl=300)
+    for delay in (0.0, 0.005, 0.02, 0.1, 0.4, 0.8):
+        making = asyncio.ensure_future(backend.create(spec, f"cut-{delay}"))
+        await asyncio.sleep(delay)
+        making.cancel()
+        with suppress(asyncio.CancelledError):
+            await backend.delete((await making).id)
+    await gone(cluster, namespace)
+    assert (await backend.list()).items == []
+
+
+async def test_listing_goes_by_labels_in_pages_oldest_first(
+    cluster: Cluster, namespace: str, replica: Replicas
+) -> None:
+    backend, other = replica(), replica()
+    made = [
+        await backend.create(SandboxSpec(cluster.image("busybox"), ttl=300, labels={"kind": kind}), f"k{number}")
+        for number, kind in enumerate("abaa")
+    ]
+    for each in (backend, other):
+        page = await each.list({"kind": "a"}, limit=2)
+        assert [info.id for info in page.items] == [made[0].id, made[2].id]
+        rest = await each.list({"kind": "a"}, limit=2, cursor=page.next)
+        assert ([info.id for info in rest.items], rest.next) == ([made[3].id], None)
+    await asyncio.gather(*(backend.delete(info.id) for info in made))
+    assert (await other.list()).items == []
+
+
+async def test_what_no_node_could_hold_fails_at_once_and_leaves_nothing(
+    cluster: Cluster, namespace: str, replica: Replicas
+) -> None:
+    with pytest.raises(CreateFailed) as caught:
+        await replica().create(SandboxSpec(cluster.image("busybox"), cpu=900, ttl=300), "huge")
+    assert caught.value.reason == "unschedulable"
+    assert "Insufficient cpu" in caught.value.message
+    assert pods(cluster, namespace) == []
+
+
+async def test_what_finds_no_room_in_time_says_why_and_leaves_nothing(
+    cluster: Cluster, namespace: str, replica: Replicas
+) -> None:
+    backend = replica(node_selector={"no": "such-node"})
+    with pytest.raises(CreateFailed) as caught:
+        await backend.create(SandboxSpec(cluster.image("busybox"), ttl=300, create_timeout=1.5), "late")
+    assert caught.value.reason == "unschedulable"
+    assert "selector" in caught.value.message
+    assert pods(cluster, namespace) == []
+
+
+async def test_a_sandbox_ends_by_its_ttl_with_its_reason(cluster: Cluster, namespace: str, replica: Replicas) -> None:
+    backend, other = replica(), replica()
+    made = await backend.create(SandboxSpec(cluster.image("busybox"), ttl=1.5), "short")
+    async with asyncio.timeout(30):
+        while (info := await other.get(made.id)).state is not State.GONE:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.1)
+    assert info.reason == "ttl"
+    assert info.ended_at is not None
+    with pytest.raises(SandboxGone) as caught:
+        await backend.endpoint(made.id)
+    assert caught.value.reason == "ttl"
+    assert (await other.list()).items == []
+    assert (await backend.create(SandboxSpec(cluster.image("busybox"), ttl=1.5), "short")).state is State.GONE
+    await backend.delete(made.id)
+    await gone(cluster, namespace)
+
+
+async def test_an_unknown_id_is_not_found(cluster: Cluster, namespace: str, replica: Replicas) -> None:
+    backend = replica()
+    for wrong in ("sb-nope", "x", pod_name("", "never") + "-aaaaaaaa"):
+        for attempt in (backend.get, backend.delete, backend.endpoint):
+            with pytest.raises(NotFound):
+                await attempt(wrong)
+
+
+async def test_the_record_shows_neither_token_nor_key(cluster: Cluster, namespace: str, replica: Replicas) -> None:
+    backend = replica()
+    made = await backend.create(SandboxSpec(cluster.image("busybox"), ttl=300), "secret")
+    token = (await backend.endpoint(made.id)).headers["Authorization"].removeprefix("Bearer ")
+    assert token not in json.dumps(pods(cluster, namespace))
+    await backend.delete(made.id, wait=False)
+    await gone(cluster, namespace)
