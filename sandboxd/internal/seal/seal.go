@@ -47,7 +47,7 @@ type Seal struct {
 	targets []netip.AddrPort
 	// denied are the ends of the rounds that were denied throughout, since the last one that
 	// was not: of several witnesses each may find another's round under way when it speaks.
-	denied []time.Time
+	denied  []time.Time
 	wasOpen bool
 }
 
