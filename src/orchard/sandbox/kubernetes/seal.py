@@ -88,7 +88,8 @@ async def _reaches(target: ApiEndpoint) -> bool:
     try:
         async with asyncio.timeout(_DIAL_SECONDS):
             _, writer = await asyncio.open_connection(target.host, target.port)
+            writer.close()
+            await writer.wait_closed()
     except (OSError, TimeoutError):
         return False
-    writer.close()
     return True
