@@ -147,9 +147,13 @@ class PodCache:
         """Return the seconds since the API server last told anything."""
         return time.monotonic() - self._heard
 
-    def _tell(self, name: str, old: Json | None, new: Json | None) -> None:
+    def nudge(self, name: str) -> None:
+        """Wake whoever follows the Pod ``name``: something is known of it that is not in its status."""
         for view in self._waiting.get(name, ()):
             view.wake.set()
+
+    def _tell(self, name: str, old: Json | None, new: Json | None) -> None:
+        self.nudge(name)
         for listener in self.listeners:
             listener(old, new)
 

@@ -158,6 +158,8 @@ class Cluster:
             await self._check(response)
             yield _events(response)
         finally:
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()  # a farewell in TLS may outlive the loop
             response.close()
 
     async def request(

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NoReturn, TypeAlias
 
@@ -17,9 +17,11 @@ from orchard.sandbox.kubernetes import deaths, labels
 from orchard.sandbox.kubernetes.cache import Following, PodCache
 from orchard.sandbox.kubernetes.capacity import never_fits
 from orchard.sandbox.kubernetes.client import Cluster
+from orchard.sandbox.kubernetes.complaints import Complaints
 from orchard.sandbox.kubernetes.identity import Identity, ServiceKey, new_sandbox_id, pod_name
 from orchard.sandbox.kubernetes.objects import Json, parts
 from orchard.sandbox.kubernetes.pod import SPEC_HASH, ImageFacts, Plan, check, manifest, notes, spec_hash
+from orchard.sandbox.kubernetes.quota import Quotas
 from orchard.sandbox.kubernetes.record import Progress, progress_of
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
 from orchard.sandbox.kubernetes.turns import Turns
@@ -72,19 +74,24 @@ class Maker:
         key: ServiceKey,
         greet: Greet,
         resolve: Resolve,
+        complaints: Complaints,
     ) -> None:
+        self._complaints = complaints
         self._settings, self._cluster, self._cache = settings, cluster, cache
         self._key, self._greet, self._resolve = key, greet, resolve
+        self._quotas = Quotas(cluster, cache, key)
         self.turns = Turns(settings.creates)
         self.on_split: Callable[[Split], None] | None = None
 
-    async def create(self, spec: SandboxSpec, key: str) -> tuple[Json, Identity]:
+    async def create(self, spec: SandboxSpec, key: str, most: int | None = None) -> tuple[Json, Identity]:
         """Make a sandbox, or wait for the one that the key already stands for; return its Pod, which is ready.
 
-        The Pod of a key whose sandbox has ended meanwhile is returned as it is.
+        The Pod of a key whose sandbox has ended meanwhile is returned as it is. ``most`` is how many the tenant may
+        have alive, over all replicas.
 
         Raises:
             CreateFailed: nothing is left of it.
+            QuotaExceeded: the tenant has ``most`` already; nothing is left of it.
             Conflict: another specification under the key, or a Pod that is not ours has its name.
         """
         check(spec)
@@ -100,10 +107,11 @@ class Maker:
             plan = Plan(spec, who, self._key.mac(who), self._key.token_sha256(who.id), datetime.now(UTC), facts)
             mine = who
             try:
-                pod, who = await self._post(manifest(plan, self._settings), spec, mine)
+                async with self._quotas.room(tenant, name, most):
+                    pod, who = await self._post(manifest(plan, self._settings), spec, mine)
                 split.lap("api")
                 if deaths.classify(pod) is None:
-                    pod = await self._ready(who, spec, split)
+                    pod = await self._quotas.within(who, most, self._ready(who, spec, split))
             except CreateFailed:  # a verdict on the Pod, whoever made it
                 await finish(self._undo(who, wait=True))
                 raise
@@ -168,7 +176,7 @@ class Maker:
                         split.lap("start")
                         return view.pod or pod
                     if spent[clock] >= limits[clock]:
-                        self._too_late(who, progress, limits[clock])
+                        self._too_late(pod, who, progress, limits[clock])
             finally:
                 if greeting is not None:
                     greeting.cancel()
@@ -183,7 +191,9 @@ class Maker:
         owner = self._key.owner(pod, labels.TENANT) if pod is not None else None
         if pod is None or owner is None or owner.id != who.id or pod["metadata"].get("deletionTimestamp"):
             raise CreateFailed(f"sandbox {who.id} was deleted while it was made", reason="start_failed")
-        progress = progress_of(pod)
+        progress, complaint = progress_of(pod), self._complaints.about(pod)
+        if complaint is not None and complaint.verdict and progress.state is not State.READY:
+            progress = replace(progress, failure=progress.failure or (complaint.verdict, complaint.words))
         split.lap(_lap(pod, progress))
         return pod, progress
 
@@ -199,14 +209,15 @@ class Maker:
         if self._cache.silent() > _SILENCE:
             self._cache.restart()
 
-    @staticmethod
-    def _too_late(who: Identity, progress: Progress, seconds: float) -> NoReturn:
+    def _too_late(self, pod: Json, who: Identity, progress: Progress, seconds: float) -> NoReturn:
         if progress.unschedulable:
             raise CreateFailed(f"sandbox {who.id}: {progress.unschedulable}", reason="unschedulable")
         if progress.pull_trouble:
             raise CreateFailed(f"sandbox {who.id}: {progress.pull_trouble}", reason="registry_unreachable")
         what = "its image was not there" if progress.state is State.PULLING else "it was not ready"
-        raise CreateFailed(f"sandbox {who.id}: {what} in {seconds:g} s", reason="start_timeout")
+        last = self._complaints.about(pod)
+        why = f"; {last.words}" if last is not None else ""
+        raise CreateFailed(f"sandbox {who.id}: {what} in {seconds:g} s{why}", reason="start_timeout")
 
     async def _undo(self, who: Identity, *, wait: bool) -> None:
         """Remove the Pod that this very create has made, if any; another's under the same key stays."""

@@ -145,10 +145,15 @@ class Tombstones:
 
 
 def has_run(pod: Json) -> bool:
-    """Return True if the sandbox's container was ever started; else nobody has heard of its id."""
+    """Return True if the sandbox's container was ever started; else nobody has heard of its id.
+
+    A Pod that is deleted before is given a container that ended, but never began.
+    """
     for each in parts(pod, "status", "containerStatuses"):
         if each["name"] == CONTAINER:
-            return bool({"running", "terminated"} & part(each, "state").keys()) or bool(each.get("restartCount"))
+            ended = part(each, "state", "terminated")
+            began = ended.get("startedAt") or (ended and not pod["metadata"].get("deletionTimestamp"))
+            return bool("running" in part(each, "state") or began or each.get("restartCount"))
     return False
 
 
