@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from orchard.core.errors import QuotaExceeded
 from orchard.sandbox.types import Endpoint, Page, SandboxInfo, SandboxSpec
 
 
@@ -98,6 +99,26 @@ class Backend(Protocol):
     async def close(self) -> None:
         """Release what this object holds. Sandboxes live on."""
         ...
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """What a backend adds over which several services make sandboxes at once."""
+
+    async def create_within(self, spec: SandboxSpec, key: str, most: int) -> SandboxInfo:
+        """As ``Backend.create``, if the tenant of the spec has fewer than ``most`` alive, whoever made them.
+
+        Raises:
+            QuotaExceeded: it has as many already; nothing is left of this one.
+        """
+        ...
+
+
+def no_room(tenant: str, most: int) -> QuotaExceeded:
+    """Return the error of a tenant whose quota is used up."""
+    return QuotaExceeded(
+        f"tenant {tenant!r} may have {most} sandboxes alive at once", hint="delete some, or ask for a larger quota"
+    )
 
 
 BackendFactory = Callable[[], Backend]

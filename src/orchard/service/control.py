@@ -49,10 +49,7 @@ class Control:
         own = replace(spec, labels={**spec.labels, TENANT_LABEL: caller.tenant, KEY_LABEL: name})
 
         async def work() -> SandboxInfo:
-            async with self._quotas.slot(caller, name) as alive:
-                info = await self._timed(own, name)
-                alive.add(info.id)
-                return info
+            return await self._timed(own, name, caller)
 
         return shown(await self.once.run(key and name, repr(own), work, wait=wait))
 
@@ -65,10 +62,10 @@ class Control:
         for info in made.items:
             await self.delete(info.id, caller, wait=True, key=None)
 
-    async def _timed(self, spec: SandboxSpec, key: str) -> SandboxInfo:
+    async def _timed(self, spec: SandboxSpec, key: str, caller: Caller) -> SandboxInfo:
         start = time.monotonic()
         try:
-            info = await self.backend.create(spec, key)
+            info = await self._quotas.create(spec, key, caller)
         except OrchardError as error:
             reason = error.reason if isinstance(error, CreateFailed) else error.code
             self.metrics.create_failures.labels(reason or "unknown").inc()

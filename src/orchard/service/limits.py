@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from orchard.core.errors import QuotaExceeded, RateLimited
-from orchard.sandbox.protocol import Backend
+from orchard.core.errors import RateLimited
+from orchard.sandbox.protocol import Backend, Shared, no_room
+from orchard.sandbox.types import SandboxInfo, SandboxSpec
 from orchard.service.keys import KEY_LABEL, TENANT_LABEL, Caller
 
 _BURST = 2.0  # seconds of the rate that may come at once
@@ -52,14 +53,31 @@ class _Use:
 
 
 class Quotas:
-    """Bounds how many sandboxes of a tenant live at once; creates under way count."""
+    """Bounds how many sandboxes of a tenant live at once; creates under way count.
+
+    A backend that several services share counts itself, and what this process alone knows is not asked.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._tenants: defaultdict[str, _Use] = defaultdict(_Use)
 
+    async def create(self, spec: SandboxSpec, key: str, caller: Caller) -> SandboxInfo:
+        """Make a sandbox if the caller's quota has room for it.
+
+        Raises:
+            QuotaExceeded: no room.
+            OrchardError: as the backend says.
+        """
+        if caller.quota is not None and isinstance(self._backend, Shared):
+            return await self._backend.create_within(spec, key, caller.quota)
+        async with self._slot(caller, key) as alive:
+            info = await self._backend.create(spec, key)
+            alive.add(info.id)
+            return info
+
     @asynccontextmanager
-    async def slot(self, caller: Caller, key: str) -> AsyncGenerator[set[str]]:
+    async def _slot(self, caller: Caller, key: str) -> AsyncGenerator[set[str]]:
         """Hold room for one create under ``key``; the body adds the new id to the set it is given.
 
         A sandbox that was made under the same key already, by a service that has died since, needs no room.
@@ -86,10 +104,7 @@ class Quotas:
         if len(use.alive) + use.pending < quota:
             return
         if not (await self._backend.list({TENANT_LABEL: caller.tenant, KEY_LABEL: key}, limit=1)).items:
-            raise QuotaExceeded(
-                f"tenant {caller.tenant!r} may have {quota} sandboxes alive at once",
-                hint="delete some, or ask for a larger quota",
-            )
+            raise no_room(caller.tenant, quota)
 
     async def _dead(self, use: _Use, tenant: str) -> set[str]:
         """Count anew: learn of living ones and return those of ``alive``, known before the count, that are dead."""

@@ -90,11 +90,22 @@ class KubernetesBackend:
             Conflict: another spec under the same key, or a Pod that is not ours in its place.
             Unsupported: the spec asks for what a Pod cannot have.
         """
+        return await self._create(spec, key, None)
+
+    async def create_within(self, spec: SandboxSpec, key: str, most: int) -> SandboxInfo:
+        """As ``create``, if the tenant of the spec has fewer than ``most`` alive, over all replicas; see ``quota``.
+
+        Raises:
+            QuotaExceeded: it has as many already; nothing is left of this one.
+        """
+        return await self._create(spec, key, most)
+
+    async def _create(self, spec: SandboxSpec, key: str, most: int | None) -> SandboxInfo:
         spec.validated()
         check_key(key, "idempotency key")
         live = await self.live()
         await live.policies.hold()
-        pod, who = await live.maker.create(spec, key)
+        pod, who = await live.maker.create(spec, key, most)
         await live.tombstones.check(pod, who)
         info = self._info(live, pod, who)
         if info.state is State.GONE:
