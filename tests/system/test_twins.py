@@ -29,7 +29,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def passes(check: Check) -> bool:
     """Whether the twin's proxy lets the check's traffic through, and it is for every backend."""
-    return check.feature not in ("service", "disk", "network=open") and not any(word in check.claim for word in ("tunnel", "48 MiB"))
+    return check.feature not in ("service", "disk", "network=open") and not any(
+        word in check.claim for word in ("tunnel", "48 MiB")
+    )
 
 
 def neighbours(line: int) -> list[Check]:
