@@ -82,7 +82,7 @@ def write_image(folder: Path, layers: Sequence[Layer], config: dict[str, Any], a
     listed: list[dict[str, Any]] = []
     for layer in layers:
         digest = layer.digest
-        shutil.copyfile(layer.path, blobs / digest.removeprefix("sha256:"))
+        (blobs / digest.removeprefix("sha256:")).hardlink_to(layer.path)
         listed.append({"mediaType": f"{_OCI}.layer.v1.tar+gzip", "digest": digest, "size": layer.size})
     described = {
         "architecture": architecture, "os": "linux", "config": config,
