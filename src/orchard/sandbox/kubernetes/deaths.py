@@ -26,6 +26,7 @@ _DISRUPTIONS = {
     "PreemptionByScheduler": "evicted",
     "EvictionByEvictionAPI": "evicted",  # kubectl drain, an autoscaler
     "TerminationByKubelet": "evicted",  # pressure on the node, or the node shuts down
+    "DeletionByTaintManager": "node_lost",  # it has not answered for as long as the Pod tolerates
     "DeletionByPodGC": "node_lost",
 }
 """Reasons of a Pod's condition DisruptionTarget."""
@@ -47,11 +48,13 @@ def classify(pod: Json) -> Death | None:
         at = parse_time(part(main, "lastState", "terminated").get("finishedAt")) or datetime.now(UTC)
         return Death("restarted", "its container was started anew, so its state is lost", at)
     ended = cast("Json | None", part(main, "state").get("terminated"))
-    around = _around(pod, main)
+    around = _around(pod)
     if ended is None and status.get("phase") not in ("Failed", "Succeeded"):
         return around if pod["metadata"].get("deletionTimestamp") else None
     at = parse_time((ended or {}).get("finishedAt")) or datetime.now(UTC)
     reason, words = _cause(status, ended or {}, around)
+    if reason in ("signal", "unknown") and status.get("phase") == "Running":
+        return None  # the kubelet is about to say why it, or who, ended the container
     return Death(reason, words, at)
 
 
@@ -77,16 +80,13 @@ def _main(status: Json) -> Json:
     return next((each for each in parts(status, "containerStatuses") if each["name"] == CONTAINER), Json())
 
 
-def _around(pod: Json, main: Json) -> Death | None:
+def _around(pod: Json) -> Death | None:
     """Return what befell the Pod from outside: a disruption that the cluster tells of, or a deletion."""
     conditions = {each["type"]: each for each in parts(pod, "status", "conditions")}
     asked = parse_time(pod["metadata"].get("deletionTimestamp"))
     disrupted = conditions.get("DisruptionTarget")
     if disrupted is not None and disrupted["status"] == "True":
-        reason = _DISRUPTIONS.get(str(disrupted.get("reason")))
-        if reason is None:  # DeletionByTaintManager: the node is silent, or somebody clears it
-            silent = part(conditions, "Ready").get("status") != "True" and "running" in part(main, "state")
-            reason = "node_lost" if silent else "evicted"
+        reason = _DISRUPTIONS.get(str(disrupted.get("reason")), "evicted")
         at = parse_time(disrupted.get("lastTransitionTime")) or asked or datetime.now(UTC)
         return Death(reason, f"{disrupted.get('reason')}: {disrupted.get('message') or ''}".strip(": "), at)
     if asked is None:
