@@ -1,9 +1,13 @@
 """Fixtures of the cluster lane: the cluster of this machine, or the one that ``KUBECONFIG`` names."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.daemon import settings_for
+
+from orchard.sandbox.kubernetes import KubernetesBackend
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +33,17 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     """A namespace for one test, under PodSecurity ``baseline``."""
     with cluster.namespace() as name:
         yield name
+
+
+@pytest.fixture
+async def replica(cluster: Cluster, namespace: str) -> AsyncIterator[Callable[..., KubernetesBackend]]:
+    """Makes replicas: backends that share nothing but the namespace."""
+    made: list[KubernetesBackend] = []
+
+    def make(**given: Any) -> KubernetesBackend:
+        made.append(KubernetesBackend(settings_for(cluster, namespace, **given)))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        await backend.close()
