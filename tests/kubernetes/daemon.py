@@ -3,6 +3,7 @@
 import hashlib
 import socket
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import run
 
+from orchard.sandbox.conformance import roots
 from orchard.sandbox.kubernetes import Ingress, KubernetesSettings
 from orchard.sandbox.kubernetes.daemon_image import write_daemon_image
 from orchard.sandbox.local.settings import packaged_sandboxd
@@ -44,3 +46,15 @@ def settings_for(cluster: Cluster, namespace: str, **given: Any) -> KubernetesSe
     given = {"requests": small, "ingress": ingress, "insecure_registries": plain, **given}
     image = daemon_image(cluster.registry, cluster.ours)
     return KubernetesSettings(namespace=namespace, kubeconfig=cluster.kubeconfig, daemon_image=image, **given)
+
+
+@cache
+def special_images(registry: str, plain: bool) -> Mapping[str, str]:
+    """Push the special images of the conformance suite; return kind -> reference."""
+    found: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="orchard-") as folder:
+        for kind, layout in roots.special_images(Path(folder)).items():
+            found[kind] = f"{registry}/conformance-{kind}:1"
+            copy = ("skopeo", "--insecure-policy", "copy", "--quiet", "--dest-compress")
+            run(*copy, f"--dest-tls-verify={str(not plain).lower()}", layout, f"docker://{found[kind]}")
+    return found

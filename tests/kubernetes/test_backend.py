@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.daemon import settings_for
 
 from orchard.core.errors import Conflict, CreateFailed, NotFound, SandboxGone
 from orchard.sandbox import Orchard
@@ -17,20 +16,6 @@ from orchard.sandbox.kubernetes.identity import pod_name
 from orchard.sandbox.types import SandboxSpec, State
 
 Replicas = Callable[..., KubernetesBackend]
-
-
-@pytest.fixture
-async def replica(cluster: Cluster, namespace: str) -> AsyncIterator[Replicas]:
-    """Makes replicas: backends that share nothing but the namespace."""
-    made: list[KubernetesBackend] = []
-
-    def make(**given: Any) -> KubernetesBackend:
-        made.append(KubernetesBackend(settings_for(cluster, namespace, **given)))
-        return made[-1]
-
-    yield make
-    for backend in made:
-        await backend.close()
 
 
 def pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:

@@ -1,0 +1,137 @@
+"""The cache of Pods against a real API server: it follows, and finds its way back whatever breaks."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.daemon import settings_for
+from tests.support.waiting import until
+
+from orchard.sandbox.kubernetes import client
+from orchard.sandbox.kubernetes.cache import PodCache
+from orchard.sandbox.kubernetes.labels import SANDBOX
+
+
+def simple_pod(cluster: Cluster, name: str) -> dict[str, Any]:
+    container = {"name": "sandbox", "image": cluster.image("busybox"), "command": ["sleep", "600"]}
+    spec = {"containers": [container], "nodeSelector": {"never": "scheduled"}, "terminationGracePeriodSeconds": 0}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {SANDBOX: "1"}}, "spec": spec}
+
+
+@pytest.fixture
+async def api(cluster: Cluster, namespace: str) -> AsyncIterator[client.Cluster]:
+    connected = await client.Cluster.connect(settings_for(cluster, namespace))
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture
+async def cache(api: client.Cluster) -> AsyncIterator[PodCache]:
+    made = PodCache(api)
+    running = asyncio.ensure_future(made.run())
+    await made.synced()
+    yield made
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+@pytest.fixture
+def make(cluster: Cluster, api: client.Cluster) -> Callable[[str], Any]:
+    return lambda name: api.create(api.path("pods"), simple_pod(cluster, name))
+
+
+def names(cache: PodCache) -> set[str]:
+    return {pod["metadata"]["name"] for pod in cache.pods()}
+
+
+async def test_it_follows_what_comes_changes_and_goes(
+    api: client.Cluster, cache: PodCache, make: Callable[[str], Any]
+) -> None:
+    told: list[tuple[bool, bool]] = []
+    cache.listeners.append(lambda old, new: told.append((old is None, new is None)))
+    with cache.following("a") as view:
+        assert view.pod is None
+        await make("a")
+        await view.changed()
+        assert view.pod is not None
+        await api.patch(api.path("pods", "a"), {"metadata": {"annotations": {"x": "y"}}})
+        await until(lambda: view.pod is not None and (view.pod["metadata"].get("annotations") or {}).get("x") == "y")
+        await api.delete(api.path("pods", "a"), grace=0)
+        await until(lambda: view.pod is None)
+    assert told[0] == (True, False)
+    assert told[-1] == (False, True)
+    assert cache.relists == 1
+
+
+async def test_a_watch_that_is_cut_goes_on_where_it_was_without_listing(
+    cache: PodCache, make: Callable[[str], Any]
+) -> None:
+    await make("a")
+    await until(lambda: names(cache) == {"a"})
+    cache.restart()
+    await make("b")
+    await until(lambda: names(cache) == {"a", "b"})
+    assert cache.relists == 1
+
+
+async def test_a_version_that_is_no_longer_kept_leads_to_a_new_list_that_loses_nothing(
+    api: client.Cluster, cache: PodCache, make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make("stays")
+    await make("goes")
+    await until(lambda: names(cache) == {"stays", "goes"})
+    gone: list[str] = []
+    cache.listeners.append(lambda old, new: gone.append(old["metadata"]["name"]) if old and new is None else None)
+    path = api.path("pods")
+    uid = (await api.get(f"{path}/goes"))["metadata"]["uid"]
+    monkeypatch.setattr(api, "watch", _broken_watch(api, cache))  # the server forgets, and events are missed meanwhile
+    cache.restart()
+    await api.delete(f"{path}/goes", uid=uid, grace=0)
+    await make("comes")
+    await until(lambda: names(cache) == {"stays", "comes"})
+    assert gone == ["goes"]
+    assert cache.relists >= 2
+
+
+def _broken_watch(api: client.Cluster, cache: PodCache) -> Callable[..., Any]:
+    """Ask, once relisting is due, for a version that no API server keeps."""
+    real, asked = api.watch, list[str]()
+
+    def watch(path: str, version: str, **params: str) -> Any:
+        asked.append(version)
+        return real(path, "1" if len(asked) == 1 else version, **params)
+
+    return watch
+
+
+async def test_an_answer_that_comes_late_does_not_bring_back_what_is_gone_or_old(
+    api: client.Cluster, cache: PodCache, make: Callable[[str], Any]
+) -> None:
+    first = await make("a")
+    await api.patch(api.path("pods", "a"), {"metadata": {"annotations": {"x": "y"}}})
+    await until(lambda: "a" in names(cache) and "x" in ((cache.known("a") or {})["metadata"].get("annotations") or {}))
+    cache.put(first)
+    assert "x" in (cache.known("a") or {})["metadata"]["annotations"]
+    await api.delete(api.path("pods", "a"), grace=0)
+    await until(lambda: cache.known("a") is None)
+    cache.put(first)
+    assert cache.known("a") is None
+    assert await cache.get("a") is None
+
+
+async def test_an_api_server_that_is_away_for_a_while_is_found_again(
+    own_cluster: Cluster, cache: PodCache, make: Callable[[str], Any]
+) -> None:
+    await make("before")
+    await until(lambda: names(cache) == {"before"})
+    with own_cluster.stopped("apiserver", grace=0):
+        assert names(cache) == {"before"}  # what is known stays
+        late = asyncio.ensure_future(make("after"))  # a request outlasts the restart
+        await asyncio.sleep(1)
+        assert not late.done()
+    await late
+    await until(lambda: names(cache) == {"before", "after"})
