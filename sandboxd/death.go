@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"orchard/sandboxd/internal/config"
@@ -27,7 +28,15 @@ func die(state *dirfd.Dir, note *os.File, reason, detail string) {
 		log.Printf("saying why the sandbox ends: %v", err)
 	}
 	log.Printf("the sandbox ends: %s %s", reason, detail)
-	os.Exit(0)
+	os.Exit(exitCode(note != nil, reason))
+}
+
+// exitCode is 0 but for a Pod (noted) that was told to end: a kubelet forgets why it evicted a Pod that ends well.
+func exitCode(noted bool, reason string) int {
+	if noted && reason == "signal" {
+		return 128 + int(syscall.SIGTERM)
+	}
+	return 0
 }
 
 // deathNote opens the file in which the container runtime looks for last words; opened

@@ -22,6 +22,8 @@ class Death:
     """Aware, UTC."""
 
 
+_TOLD_TO_END = 143
+"""Exit code of sandboxd after SIGTERM in a Pod; with 0 the kubelet would forget why it evicted the Pod."""
 _DISRUPTIONS = {
     "PreemptionByScheduler": "evicted",
     "EvictionByEvictionAPI": "evicted",  # kubectl drain, an autoscaler
@@ -44,16 +46,17 @@ def classify(pod: Json) -> Death | None:
     """
     status = part(pod, "status")
     main = _main(status)
-    if main.get("restartCount"):
+    ended = cast("Json | None", part(main, "state").get("terminated"))
+    over = status.get("phase") in ("Failed", "Succeeded")
+    if main.get("restartCount") and not over and ended is None:  # it also counts what the kubelet only did not find
         at = parse_time(part(main, "lastState", "terminated").get("finishedAt")) or datetime.now(UTC)
         return Death("restarted", "its container was started anew, so its state is lost", at)
-    ended = cast("Json | None", part(main, "state").get("terminated"))
     around = _around(pod)
-    if ended is None and status.get("phase") not in ("Failed", "Succeeded"):
+    if ended is None and not over:
         return around if pod["metadata"].get("deletionTimestamp") else None
     at = parse_time((ended or {}).get("finishedAt")) or datetime.now(UTC)
     reason, words = _cause(status, ended or {}, around)
-    if reason in ("signal", "unknown") and status.get("phase") == "Running":
+    if reason in ("signal", "unknown") and not over:
         return None  # the kubelet is about to say why it, or who, ended the container
     return Death(reason, words, at)
 
@@ -96,8 +99,8 @@ def _around(pod: Json) -> Death | None:
 
 
 def _last_words(ended: Json) -> tuple[str, str | None] | None:
-    """Return what sandboxd wrote; only with its own exit code, since a command may write there too."""
-    if ended.get("exitCode") != 0:
+    """Return what sandboxd wrote; only with its own exit codes, since a command may write there too."""
+    if ended.get("exitCode") not in (0, _TOLD_TO_END):
         return None
     try:
         note = json.loads(ended.get("message") or "")
