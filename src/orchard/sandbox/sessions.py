@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 import aiohttp
 
 CONNECT_TIMEOUT = 5.0  # seconds until an address that does not answer counts as unreachable
+DIRECT_CONNECT = 1.5  # the same of a sandbox's own address: it is near, and that of a Pod that has gone is silent
 _KEEPALIVE = 25.0  # seconds an idle connection is kept; longer than the owner's renewal, so that one is always warm
 _READ_BUFFER = 1 << 18
 

@@ -20,7 +20,7 @@ from yarl import URL
 from orchard.core.errors import InvalidArgument, OrchardError, RateLimited, Unavailable
 from orchard.core.retry import Patience
 from orchard.sandbox.answers import BROKEN, NOT_SENT, check_identity, problem_of, translated
-from orchard.sandbox.sessions import Sessions
+from orchard.sandbox.sessions import DIRECT_CONNECT, Sessions
 from orchard.sandbox.tunnel import Tunnel, open_tunnel
 from orchard.sandbox.types import Endpoint
 
@@ -150,7 +150,9 @@ class Transport:
             OrchardError: as ``request``.
         """
         session = await self._sessions.get(self._base)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=session.timeout.sock_connect, sock_read=call.silence)
+        direct = self.endpoint.tunnel == "upgrade"
+        connect = DIRECT_CONNECT if direct else session.timeout.sock_connect
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=call.silence)
         with translated():
             response = await session.request(
                 call.method, self._url(call), data=_payload(call), headers=self._merged(call), timeout=timeout,

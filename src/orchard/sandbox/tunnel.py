@@ -13,11 +13,11 @@ from yarl import URL
 
 from orchard.core.errors import from_problem
 from orchard.sandbox.answers import check_identity, problem_of
+from orchard.sandbox.sessions import DIRECT_CONNECT
 from orchard.sandbox.types import Endpoint
 
 CHUNK = 1 << 16
 _HEAD_TIMEOUT = 75.0  # seconds until the answer to an Upgrade; a wait for a listener is at most 60
-_CONNECT_TIMEOUT = 5.0
 _REFUSALS = {
     400: "invalid_argument", 401: "unauthorized", 404: "not_found", 409: "conflict", 410: "sandbox_gone",
     422: "invalid_argument", 429: "rate_limited",
@@ -135,7 +135,7 @@ async def open_tunnel(endpoint: Endpoint, base: str, url: URL, session: aiohttp.
     """
     if endpoint.tunnel == "websocket":
         return await _open_websocket(endpoint, url, session)
-    async with asyncio.timeout(_CONNECT_TIMEOUT):
+    async with asyncio.timeout(DIRECT_CONNECT):
         reader, writer = await dial(base)
     try:
         lines = [f"GET {url.raw_path_qs} HTTP/1.1", f"Host: {url.raw_authority}", "Connection: Upgrade", "Upgrade: tcp"]

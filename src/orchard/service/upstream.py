@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import httptools
 
 from orchard.core.errors import Unavailable
+from orchard.sandbox.sessions import DIRECT_CONNECT
 
 Headers = list[tuple[bytes, bytes]]
 
 _READ = 1 << 18  # bytes taken from a connection at once; bounds the memory of one relayed stream
-_CONNECT_TIMEOUT = 5.0
 _IDLE = 60.0  # seconds an unused connection is kept; sandboxd keeps it for ten minutes
 _MOST_IDLE = 16  # unused connections kept for one sandbox
 
@@ -209,7 +209,7 @@ async def connect(base: str) -> Connection:
         Unavailable: nobody answers there; nothing was sent.
     """
     try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT):
+        async with asyncio.timeout(DIRECT_CONNECT):
             if base.startswith("unix:"):
                 streams = await asyncio.open_unix_connection(base.removeprefix("unix:"), limit=_READ)
             else:
