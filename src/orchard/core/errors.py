@@ -43,7 +43,7 @@ from typing import Any, ClassVar
 
 CREATE_REASONS = (
     "image_not_found", "image_auth", "image_invalid", "wrong_arch", "registry_unreachable", "unschedulable",
-    "start_timeout", "start_failed", "not_sealed",
+    "start_timeout", "start_failed", "not_sealed", "made_way",
 )  # fmt: skip
 GONE_REASONS = (
     "oom", "ttl", "idle", "heartbeat", "evicted", "node_lost", "deleted", "signal", "restarted",

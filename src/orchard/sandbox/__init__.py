@@ -6,11 +6,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchard.sandbox._sync import SyncFiles, SyncOrchard, SyncOwnedSandbox, SyncProcess, SyncSandbox, SyncTunnel
+    from orchard.sandbox._sync import (
+        SyncFiles,
+        SyncOrchard,
+        SyncOwnedSandbox,
+        SyncOwnedSandboxes,
+        SyncProcess,
+        SyncSandbox,
+        SyncTunnel,
+    )
     from orchard.sandbox.box import Sandbox
     from orchard.sandbox.commands import CommandOptions, Output, ProcessStatus
     from orchard.sandbox.diff import Diff
     from orchard.sandbox.files import Change, Entry, Files, Written
+    from orchard.sandbox.group import OwnedSandboxes
     from orchard.sandbox.manifest import Baseline
     from orchard.sandbox.orchard import Orchard, OwnedSandbox, SandboxOptions
     from orchard.sandbox.process import Process
@@ -23,10 +32,12 @@ if TYPE_CHECKING:
 _WHERE = {
     "Backend": "protocol", "Capabilities": "protocol", "Change": "files", "CommandOptions": "commands",
     "Endpoint": "types", "Entry": "files", "Files": "files", "Orchard": "orchard", "Output": "commands",
-    "OwnedSandbox": "orchard", "Page": "types", "Process": "process", "ProcessStatus": "commands", "Result": "types",
+    "OwnedSandbox": "orchard", "OwnedSandboxes": "group", "Page": "types", "Process": "process",
+    "ProcessStatus": "commands", "Result": "types",
     "Sandbox": "box", "SandboxInfo": "types", "SandboxOptions": "orchard", "SandboxSpec": "types", "State": "types",
     "Written": "files", "Baseline": "manifest", "Diff": "diff", "Reverse": "relay", "Transfer": "tree",
     "Tunnel": "tunnel", "SyncFiles": "_sync", "SyncOrchard": "_sync", "SyncOwnedSandbox": "_sync",
+    "SyncOwnedSandboxes": "_sync",
     "SyncProcess": "_sync", "SyncSandbox": "_sync", "SyncTunnel": "_sync",
 }  # fmt: skip
 
@@ -43,6 +54,7 @@ __all__ = [
     "Orchard",
     "Output",
     "OwnedSandbox",
+    "OwnedSandboxes",
     "Page",
     "Process",
     "ProcessStatus",
@@ -56,6 +68,7 @@ __all__ = [
     "SyncFiles",
     "SyncOrchard",
     "SyncOwnedSandbox",
+    "SyncOwnedSandboxes",
     "SyncProcess",
     "SyncSandbox",
     "SyncTunnel",

@@ -19,6 +19,7 @@ from orchard.sandbox.commands import Command, CommandOptions, Output, ProcessSta
 from orchard.sandbox.diff import Diff
 from orchard.sandbox.files import Change, Entry, Files, RemotePath, Written
 from orchard.sandbox.frames import StreamName
+from orchard.sandbox.group import OwnedSandboxes
 from orchard.sandbox.manifest import Baseline
 from orchard.sandbox.orchard import Orchard, OwnedSandbox, SandboxOptions
 from orchard.sandbox.process import Process
@@ -81,6 +82,27 @@ class SyncOrchard:
             InvalidArgument: at once; ``field`` names it.
         """
         return SyncOwnedSandbox(self._inner.sandbox(image, key=key, **options), self._bridge)
+
+    def sandboxes(
+        self, image: str, count: int, *, key: str | None = None, **options: Unpack[SandboxOptions]
+    ) -> SyncOwnedSandboxes:
+        """Return a block that owns ``count`` alike, all or none: ``with orchard.sandboxes("x", 8) as boxes``.
+
+        Each is as one of ``sandbox``. Where a cluster has no room for two groups at once, the younger makes way and
+        comes again, for ``create_timeout`` seconds, so that they never wait for each other with a part each.
+
+        Args:
+            image: see ``SandboxSpec.image``.
+            count: from 1 to 1000.
+            key: idempotency key of the group. Made up by default.
+            **options: see ``SandboxOptions``.
+
+        Raises:
+            CreateFailed: on entering, for the first that failed; nothing is left of any.
+            QuotaExceeded: on entering: not all of them have room.
+            InvalidArgument: at once; ``field`` names it.
+        """
+        return SyncOwnedSandboxes(self._inner.sandboxes(image, count, key=key, **options), self._bridge)
 
     def create(self, image: str, *, key: str | None = None, **options: Unpack[SandboxOptions]) -> SyncSandbox:
         """Make a sandbox without an owner: only ``ttl``, ``idle`` and ``delete`` end it.
@@ -146,6 +168,21 @@ class SyncOwnedSandbox:
 
     def __enter__(self) -> SyncSandbox:
         return SyncSandbox(self._bridge.call(self._inner.__aenter__()), self._bridge)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bridge.call(self._inner.__aexit__(kind, error, trace))
+
+
+class SyncOwnedSandboxes:
+    """The block that owns a group of sandboxes; see ``Orchard.sandboxes``."""
+
+    def __init__(self, inner: OwnedSandboxes, bridge: Bridge) -> None:
+        self._inner, self._bridge = inner, bridge
+
+    def __enter__(self) -> list[SyncSandbox]:
+        return [SyncSandbox(each, self._bridge) for each in self._bridge.call(self._inner.__aenter__())]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 TWINS = {
-    "Orchard": "orchard", "OwnedSandbox": "orchard", "Sandbox": "box", "Files": "files", "Process": "process",
-    "Tunnel": "tunnel",
+    "Orchard": "orchard", "OwnedSandbox": "orchard", "OwnedSandboxes": "group", "Sandbox": "box",
+    "Files": "files", "Process": "process", "Tunnel": "tunnel",
 }  # fmt: skip
 """Class -> module. Each gets a twin called ``Sync`` + its name."""
 LEFT_OUT = {("Sandbox", "transport")}
@@ -41,6 +41,7 @@ from orchard.sandbox.commands import Command, CommandOptions, Output, ProcessSta
 from orchard.sandbox.diff import Diff
 from orchard.sandbox.files import Change, Entry, Files, RemotePath, Written
 from orchard.sandbox.frames import StreamName
+from orchard.sandbox.group import OwnedSandboxes
 from orchard.sandbox.manifest import Baseline
 from orchard.sandbox.orchard import Orchard, OwnedSandbox, SandboxOptions
 from orchard.sandbox.process import Process
@@ -127,6 +128,8 @@ def _body(node: Function, shown: bool) -> list[str]:
 def _entered(node: Function) -> str:
     call = "self._bridge.call(self._inner.__aenter__())"
     returns = _returns(node)
+    if returns.startswith("list["):
+        return f"return [Sync{returns[5:-1]}(each, self._bridge) for each in {call}]"
     return f"return Sync{returns}({call}, self._bridge)" if returns in TWINS else f"{call}\n        return self"
 
 

@@ -15,10 +15,11 @@ from orchard.core.ids import check_id, check_key, new_id
 from orchard.core.tasks import finish
 from orchard.sandbox.backends import open_backend
 from orchard.sandbox.box import Sandbox, gone
+from orchard.sandbox.group import MOST, OwnedSandboxes, group_name
 from orchard.sandbox.lease import Keeper
 from orchard.sandbox.protocol import Backend, Capabilities
 from orchard.sandbox.sessions import Sessions
-from orchard.sandbox.types import OWNER_WINDOW, Network, SandboxInfo, SandboxSpec, State, parse_size
+from orchard.sandbox.types import GROUP_LABEL, OWNER_WINDOW, Network, SandboxInfo, SandboxSpec, State, parse_size
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,37 @@ class Orchard:
         return OwnedSandbox(
             self, self._keeper, self._labelled(spec_of(image, options, heartbeat=OWNER_WINDOW)), _key(key)
         )
+
+    def sandboxes(
+        self, image: str, count: int, *, key: str | None = None, **options: Unpack[SandboxOptions]
+    ) -> OwnedSandboxes:
+        """Return a block that owns ``count`` alike, all or none: ``async with orchard.sandboxes("x", 8) as boxes``.
+
+        Each is as one of ``sandbox``. Where a cluster has no room for two groups at once, the younger makes way and
+        comes again, for ``create_timeout`` seconds, so that they never wait for each other with a part each.
+
+        Args:
+            image: see ``SandboxSpec.image``.
+            count: from 1 to 1000.
+            key: idempotency key of the group. Made up by default.
+            **options: see ``SandboxOptions``.
+
+        Raises:
+            CreateFailed: on entering, for the first that failed; nothing is left of any.
+            QuotaExceeded: on entering: not all of them have room.
+            InvalidArgument: at once; ``field`` names it.
+        """
+        if isinstance(count, bool) or not 1 <= count <= MOST:
+            raise InvalidArgument(f"count must be 1 to {MOST}, not {count!r}", field="count")
+        key = _key(key)
+        spec = self._labelled(spec_of(image, options, heartbeat=OWNER_WINDOW))
+        spec = replace(spec, labels={**spec.labels, GROUP_LABEL: group_name(key)})
+
+        def blocks(attempt: int) -> list[OwnedSandbox]:
+            keys = (group_name(f"{key} {attempt} {number}") for number in range(count))
+            return [OwnedSandbox(self, self._keeper, spec, each) for each in keys]
+
+        return OwnedSandboxes(blocks, spec.create_timeout)
 
     async def create(self, image: str, *, key: str | None = None, **options: Unpack[SandboxOptions]) -> Sandbox:
         """Make a sandbox without an owner: only ``ttl``, ``idle`` and ``delete`` end it.

@@ -24,6 +24,8 @@ LEAST_PIDS = 2
 DEFAULT_RUN_TIMEOUT = 300.0
 DEFAULT_OUTPUT_LIMIT = 1 << 20
 DEFAULT_CREATE_TIMEOUT = 300.0
+GROUP_LABEL = "group.orchard/id"
+"""Label of sandboxes that are made all or none; see ``Orchard.sandboxes``."""
 OWNER_WINDOW = 30.0
 OWNER_RENEW = 10.0
 

@@ -18,6 +18,7 @@ from orchard.sandbox.kubernetes.cache import Following, PodCache
 from orchard.sandbox.kubernetes.capacity import never_fits
 from orchard.sandbox.kubernetes.client import Cluster
 from orchard.sandbox.kubernetes.complaints import Complaints
+from orchard.sandbox.kubernetes.groups import Groups
 from orchard.sandbox.kubernetes.identity import Identity, ServiceKey, new_sandbox_id, pod_name
 from orchard.sandbox.kubernetes.objects import Json, parts
 from orchard.sandbox.kubernetes.pod import SPEC_HASH, ImageFacts, Plan, check, manifest, notes, spec_hash
@@ -79,7 +80,7 @@ class Maker:
         self._complaints = complaints
         self._settings, self._cluster, self._cache = settings, cluster, cache
         self._key, self._greet, self._resolve = key, greet, resolve
-        self._quotas = Quotas(cluster, cache, key)
+        self._quotas, self._groups = Quotas(cluster, cache, key), Groups(cache, key)
         self.turns = Turns(settings.creates)
         self.on_split: Callable[[Split], None] | None = None
 
@@ -99,7 +100,8 @@ class Maker:
             raise InvalidArgument("the image of the daemon is not named", field="daemon_image", hint="see deploy/")
         split, tenant = Split(), spec.labels.get(labels.TENANT, "")
         name = pod_name(tenant, key)
-        async with self.turns.turn(tenant):
+        await self._groups.turn(spec, tenant)
+        async with self.turns.turn(tenant) as end_turn:
             split.lap("queue")
             facts = await self._resolve(spec.image)
             split.lap("image")
@@ -111,7 +113,7 @@ class Maker:
                     pod, who = await self._post(manifest(plan, self._settings), spec, mine)
                 split.lap("api")
                 if deaths.classify(pod) is None:
-                    pod = await self._quotas.within(who, most, self._ready(who, spec, split))
+                    pod = await self._quotas.within(who, most, self._ready(who, spec, split, end_turn))
             except CreateFailed:  # a verdict on the Pod, whoever made it
                 await finish(self._undo(who, wait=True))
                 raise
@@ -149,8 +151,8 @@ class Maker:
     def _refused(error: Unauthorized) -> OrchardError:
         return Unauthorized(f"the Pod is refused: {error.message}", reason=error.reason, hint=error.hint)
 
-    async def _ready(self, who: Identity, spec: SandboxSpec, split: Split) -> Json:
-        """Return the Pod once its daemon answers."""
+    async def _ready(self, who: Identity, spec: SandboxSpec, split: Split, end_turn: Callable[[], None]) -> Json:
+        """Return the Pod once its daemon answers; while no node can take it, it holds up nobody."""
         pull = self._settings.pull_timeout
         limits = {"start": spec.create_timeout, "pull": pull, "trouble": min(pull, _TROUBLE_SECONDS)}
         greeting: asyncio.Task[None] | None = None
@@ -166,6 +168,9 @@ class Maker:
                     if progress.unschedulable and not hopeful:
                         await self._hope(pod, who, progress.unschedulable)
                         hopeful = True
+                    if progress.unschedulable:
+                        end_turn()
+                        self._groups.check(pod)
                     if progress.address is not None and greeting is None:
                         greeting = asyncio.ensure_future(self._greet(who.id, progress.address, spec.network))
                     began = time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 
@@ -21,13 +21,21 @@ class Turns:
         return sum(not each.done() for queue in self._queues.values() for each in queue)
 
     @asynccontextmanager
-    async def turn(self, tenant: str) -> AsyncGenerator[None]:
-        """Wait for a turn and hold it for the length of the block."""
+    async def turn(self, tenant: str) -> AsyncGenerator[Callable[[], None]]:
+        """Wait for a turn and hold it for the length of the block, or until what is yielded is called."""
         await self._take(tenant)
+        held = True
+
+        def end() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._give()
+
         try:
-            yield
+            yield end
         finally:
-            self._give()
+            end()
 
     async def _take(self, tenant: str) -> None:
         if self._free > 0:
