@@ -39,6 +39,7 @@ _LEASES_AT_ONCE = 64
 _LATER = "it comes later to the kubernetes backend"
 _EXCEPTIONS = {
     "pids": "Kubernetes has no such limit for a Pod; the kubelet's podPidsLimit holds",
+    "oom-score": "the kubelet sets it, by the class of the Pod; commands go before the daemon",
     "commit": _LATER, "tools": _LATER, "pause": _LATER, "snapshot": _LATER, "fork": _LATER, "pool": _LATER,
 }  # fmt: skip
 

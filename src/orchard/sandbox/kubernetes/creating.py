@@ -34,7 +34,7 @@ Resolve: TypeAlias = Callable[[str], Awaitable[ImageFacts | None]]
 
 _log = logging.getLogger(__name__)
 _UNDO_SECONDS = 15.0  # that a failed create waits for the end of its Pod
-_TROUBLE_SECONDS = 60.0  # that a kubelet tries in vain what may succeed
+_TROUBLE_SECONDS = 30.0  # that a kubelet tries in vain what may succeed
 _SILENCE = 10.0  # seconds without a word about any Pod, while somebody waits, after which the watch is made anew
 
 

@@ -25,7 +25,7 @@ FACTS = "orchard/image-facts"
 CREATED = "orchard/created"
 DEADLINE = "orchard/create-deadline"
 """Annotation: a Pod that is still pending at this time was given up by whoever made it."""
-CONFIG_ENV = "ORCHARD_SANDBOXD"
+CONFIG_ENV = "SANDBOXD"
 
 HOME = "/.orchard"
 """Below it lie our mounts; nothing of it belongs to the image."""
