@@ -3,6 +3,7 @@
 A Python block runs as a program of its own; a comment ``<!-- test: CODE -->`` on the line before it is appended, for
 blocks that only define something. TOML and JSON blocks are parsed. In a console block each line after ``$`` runs in one
 shell, and what follows it must be in the output (``…`` stands for anything). A line of a bash block is a make target.
+``<!-- lane: cluster -->`` on the line before leaves a block to the lane that has a cluster.
 """
 
 import asyncio
@@ -27,7 +28,8 @@ from orchard.trajectories import Store
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"(?:<!-- test: (?P<test>.*?) -->\n)?^```(?P<kind>\w*)\n(?P<code>.*?)^```", re.M | re.S)
+_MARK = r"(?:<!-- (?:test: (?P<test>.*?)|lane: (?P<lane>\w+)) -->\n)?"
+BLOCK = re.compile(_MARK + r"^```(?P<kind>\w*)\n(?P<code>.*?)^```", re.M | re.S)
 CHECKED = {"python", "toml", "json", "console", "bash"}
 
 
@@ -38,6 +40,7 @@ class Snippet:
     kind: str
     code: str
     test: str
+    lane: str | None
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -49,7 +52,7 @@ def snippets() -> list[Snippet]:
         text = page.read_text()
         for match in BLOCK.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
-            found.append(Snippet(page, line, match["kind"], match["code"], match["test"] or ""))
+            found.append(Snippet(page, line, match["kind"], match["code"], match["test"] or "", match["lane"]))
     return found
 
 
@@ -139,7 +142,7 @@ def test_every_block_is_of_a_kind_that_is_checked() -> None:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("snippet", [one for one in snippets() if one.kind in CHECKED], ids=str)
+@pytest.mark.parametrize("snippet", [one for one in snippets() if one.kind in CHECKED and not one.lane], ids=str)
 def test_snippet(snippet: Snippet, local_home: Path, tmp_path: Path, model_url: str) -> None:
     folder = tmp_path / "work"
     folder.mkdir()

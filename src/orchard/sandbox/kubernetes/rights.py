@@ -38,7 +38,7 @@ def rights(namespace: str, settings: KubernetesSettings) -> list[Right]:
     """Return every right that the backend makes use of with sandboxes in ``namespace``."""
     found = [Right(verb, "pods", namespace=namespace) for verb in ("create", "delete", "get", "list", "watch")]
     found.append(Right("get", "secrets", namespace=namespace, name=settings.key_secret))
-    found += [Right(verb, "events", namespace=namespace, required=False) for verb in ("create", "get")]
+    found += [Right(verb, "events", namespace=namespace, required=False) for verb in ("create", "get", "list", "watch")]
     found += [Right("get", "secrets", namespace=namespace, name=name, required=False) for name in settings.pull_secrets]
     found.append(Right("create", "networkpolicies", _NET, namespace))
     found += [Right("patch", "networkpolicies", _NET, namespace, name) for name in (EVERY, OPEN)]

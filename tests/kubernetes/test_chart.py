@@ -1,0 +1,176 @@
+"""What the chart renders, without installing it: shut, least, and in one piece with what the backend itself says."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deploy.schema import SCHEMA, updated
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.processes import run
+from tests.kubernetes.deployment import CHART
+
+from orchard.core.errors import MachineUnfit
+from orchard.sandbox.kubernetes import Ingress, KubernetesSettings, load_settings
+from orchard.sandbox.kubernetes.policies import EVERY, network_policies
+from orchard.sandbox.kubernetes.rights import Right, rights
+
+NAMESPACE, SANDBOXES = "home", "home-sandboxes"
+ALL = {
+    "settings": {"pull_secrets": ["login"], "ingress": {"namespaces": ["ci", "home"], "cidrs": ["10.1.0.0/16"]}},
+    "autoscaling": {"enabled": True},
+    "serviceMonitor": {"enabled": True},
+    "sandboxes": {"quota": {"pods": 50}},
+    "images": {"registry": "registry.test/orchard"},
+}
+
+
+@pytest.fixture
+def render(cluster: Cluster, tmp_path: Path) -> Any:
+    """Renders the chart with values; returns its objects."""
+
+    def rendered(*words: str, **values: Any) -> list[dict[str, Any]]:
+        file = tmp_path / "values.json"
+        file.write_text(json.dumps({"images": ALL["images"], **values}))
+        flags = ("--kube-version", "1.34.4", "-f", str(file), *words)
+        text = cluster.helm("template", "orchard", CHART, "-n", NAMESPACE, *flags)
+        listed = run(
+            cluster.programs / "kubectl", f"--kubeconfig={cluster.kubeconfig}", "create", "--dry-run=client",
+            "--validate=false", "-f", "-", "-o", "json", stdin=_without_foreign(text),
+        )  # fmt: skip
+        return [item for one in _documents(listed) for item in one.get("items", [one])]
+
+    return rendered
+
+
+def _without_foreign(text: str) -> str:
+    """Leave out kinds that this cluster does not serve: kubectl would not read them."""
+    return "\n---\n".join(one for one in text.split("\n---\n") if "kind: ServiceMonitor" not in one)
+
+
+def _documents(text: str) -> Iterator[dict[str, Any]]:
+    decoder, place = json.JSONDecoder(), 0
+    while place < len(text.rstrip()):
+        document, place = decoder.raw_decode(text, place)
+        place += len(text[place:]) - len(text[place:].lstrip())
+        yield document
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [each for each in objects if each["kind"] == kind]
+
+
+def granted(objects: list[dict[str, Any]]) -> set[tuple[str, ...]]:
+    """Every (verb, resource, group, namespace, name) that the roles grant."""
+    return {
+        (verb, resource, group, role["metadata"].get("namespace", ""), name)
+        for role in [*of_kind(objects, "Role"), *of_kind(objects, "ClusterRole")]
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+        for group in rule["apiGroups"]
+        for name in rule.get("resourceNames", [""])
+    }
+
+
+def as_tuple(right: Right) -> tuple[str, ...]:
+    return (right.verb, right.resource, right.group, right.namespace or "", right.name or "")
+
+
+def test_lint_finds_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps(ALL))
+    told = cluster.helm("lint", "--strict", "--kube-version", "1.34.4", "-f", file, CHART)
+    assert "0 chart(s) failed" in told
+    assert "WARNING" not in told
+
+
+@pytest.mark.parametrize("settings", [{}, {"pull_secrets": ["login"]}, {"api_servers": ["10.0.0.1:6443"]}])
+def test_roles_grant_what_the_backend_uses_and_nothing_else(render: Any, settings: dict[str, Any]) -> None:
+    wanted = {as_tuple(right) for right in rights(SANDBOXES, KubernetesSettings(**settings))}
+    assert granted(render(settings=settings)) == wanted
+
+
+def test_no_right_goes_beyond_its_namespaces_where_nodes_are_not_to_be_listed(render: Any) -> None:
+    objects = render(nodes={"list": False})
+    assert not [each for each in objects if each["kind"].startswith("ClusterRole")]
+    kept = {as_tuple(right) for right in rights(SANDBOXES, KubernetesSettings()) if right.namespace}
+    assert granted(objects) == kept
+
+
+@pytest.mark.parametrize("ingress", [{}, {"namespaces": ["ci"]}, {"namespaces": ["home"], "cidrs": ["10.1.0.0/16"]}])
+def test_policy_is_the_one_that_the_service_keeps(render: Any, ingress: dict[str, Any]) -> None:
+    (policy,) = of_kind(render(settings={"ingress": ingress}), "NetworkPolicy")
+    namespaces = [*ingress.get("namespaces", ()), *(() if "home" in ingress.get("namespaces", ()) else ("home",))]
+    settings = KubernetesSettings(ingress=Ingress(namespaces, ingress.get("cidrs", ())))
+    (kept,) = (each for each in network_policies(SANDBOXES, settings, []) if each["metadata"]["name"] == EVERY)
+    assert policy["spec"] == kept["spec"]
+    assert policy["metadata"]["labels"] == kept["metadata"]["labels"]
+
+
+def test_schema_takes_the_settings_of_the_backend() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    assert schema == updated(schema), "python -m deploy.schema"
+
+
+def test_unknown_value_is_refused_by_name(render: Any) -> None:
+    with pytest.raises(MachineUnfit, match="creats"):
+        render(settings={"creats": 3})
+    with pytest.raises(MachineUnfit, match=r"images\.registry is needed"):
+        render(images={})
+
+
+def test_settings_arrive_as_they_were_given(render: Any, tmp_path: Path) -> None:
+    given = {
+        "creates": 7, "spool_bytes": 5 << 30, "overcommit": 1.5, "requests": {"cpu": "10m"}, "pull_secrets": ["login"],
+        "node_selector": {"pool": "spot"}, "largest_node": {"cpu": 64, "memory": 256 << 30},
+        "tolerations": [{"key": "spot", "operator": "Exists"}], "ingress": {"cidrs": ["10.1.0.0/16"]},
+    }  # fmt: skip
+    (map_,) = of_kind(render(settings=given, sandboxes={"profile": "restricted"}), "ConfigMap")
+    (tmp_path / "settings.toml").write_text(map_["data"]["settings.toml"])
+    told = load_settings(tmp_path / "settings.toml")
+    assert told.namespace == SANDBOXES
+    assert told.daemon_image == "registry.test/orchard/orchard-sandboxd:0.1.0"
+    assert told.profile == "restricted"
+    assert (told.creates, told.spool_bytes, told.overcommit) == (7, 5 << 30, 1.5)
+    assert (dict(told.requests), dict(told.node_selector)) == ({"cpu": "10m"}, {"pool": "spot"})
+    assert told.ingress == Ingress(["home"], ["10.1.0.0/16"])
+    assert told.largest_node is not None
+    assert told.largest_node.memory == 256 << 30
+    assert list(told.tolerations) == given["tolerations"]
+
+
+def test_every_pod_of_ours_is_restricted(render: Any) -> None:
+    objects = render(**ALL)
+    (service,) = of_kind(objects, "Deployment")
+    (reap,) = of_kind(objects, "CronJob")
+    for spec in (service["spec"]["template"]["spec"], reap["spec"]["jobTemplate"]["spec"]["template"]["spec"]):
+        assert spec["securityContext"]["runAsNonRoot"]
+        (container,) = spec["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_parts_are_there_only_where_asked(render: Any, cluster: Cluster) -> None:
+    kinds = {each["kind"] for each in render()}
+    assert {"Deployment", "PodDisruptionBudget", "CronJob", "Namespace"} <= kinds
+    assert not kinds & {"HorizontalPodAutoscaler", "ResourceQuota"}
+    objects = render(**{**ALL, "reap": {"enabled": False}, "disruptionBudget": {"enabled": False}})
+    kinds = {each["kind"] for each in objects}
+    assert {"HorizontalPodAutoscaler", "ResourceQuota"} <= kinds
+    assert not kinds & {"CronJob", "PodDisruptionBudget"}
+    (service,) = of_kind(objects, "Deployment")
+    assert service["spec"].get("replicas") is None, "the scaler's number stands"
+    words = ("template", "orchard", CHART, "--kube-version", "1.34.4", "--set", "images.registry=r")
+    wanted = (*words, "--set", "serviceMonitor.enabled=true")
+    assert "ServiceMonitor" not in cluster.helm(*wanted), "the cluster does not know the kind"
+    assert "kind: ServiceMonitor" in cluster.helm(*wanted, "--api-versions", "monitoring.coreos.com/v1")
+
+
+def test_namespace_of_sandboxes_is_guarded_or_left_to_its_owner(render: Any) -> None:
+    (namespace,) = of_kind(render(sandboxes={"profile": "restricted"}), "Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert not of_kind(render(sandboxes={"create": False}), "Namespace")
+    assert not of_kind(render(sandboxes={"namespace": NAMESPACE}), "Namespace")
