@@ -81,7 +81,8 @@ func run(arguments []string) error {
 	life := lease.New(terms(c.Lease))
 	table := process.NewTable(&process.Settings{Maker: maker, Store: store, Activity: life, Env: c.Env, User: c.User,
 		Workdir: c.Workdir, Shell: c.Shell, OOMAdjust: oomAdjust(c.OOMScoreAdj)})
-	sealing := seal.New(func() { entrypoint(table, c.Entrypoint) })
+	life.Hold()
+	sealing := seal.New(func() { life.Ready(); entrypoint(table, c.Entrypoint) })
 	rooms := []server.Room{table, life, tokens, sealing, &server.Health{ID: c.ID, Version: version, Maker: maker,
 		Running: table.Running, Sealed: sealing.Sealed, Began: began}}
 	tree, err := files.New(files.Deps{Root: "/", Workdir: c.Workdir, User: c.User})

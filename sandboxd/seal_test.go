@@ -145,6 +145,23 @@ func TestWitnessesWhoSpeakAcrossEachOtherSealToo(t *testing.T) {
 	all.Wait()
 }
 
+func TestTheLeaseBeginsWhenTheSandboxCanBeUsed(t *testing.T) {
+	d := startUnsealed(t, map[string]any{"lease": map[string]any{"idle_s": 0.5, "heartbeat_s": 1.4, "ttl_s": 1.4}})
+	target, shut := reachable(t)
+	shut()
+	time.Sleep(1500 * time.Millisecond)
+	d.seal(target)
+	if v := d.seal(target); !v.Sealed {
+		t.Fatalf("it ended, or %+v", v)
+	}
+	if r := d.run("echo in", nil); string(r.stdout) != "in\n" {
+		t.Errorf("%+v", r)
+	}
+	if reason, _ := d.death(5 * time.Second); reason != "idle" {
+		t.Errorf("died of %q", reason)
+	}
+}
+
 func TestEachTargetMustBeDeniedAndBothWitnessesSpeakOfTheSame(t *testing.T) {
 	d := startUnsealed(t, map[string]any{})
 	open, _ := reachable(t)

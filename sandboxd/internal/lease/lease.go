@@ -19,6 +19,7 @@ type Lease struct {
 	active     int       // what counts as activity now
 	lastActive time.Time
 	lastBeat   time.Time
+	held       time.Time // zero: it can be used; else since when nobody can yet
 	ended      bool
 	changed    chan struct{}
 	end        func(reason, detail string)
@@ -45,6 +46,32 @@ func New(terms Terms) *Lease {
 func (l *Lease) Watch(end func(reason, detail string)) {
 	l.end = end
 	go l.watch()
+}
+
+// Hold says that nobody can use the sandbox yet, however much he wants to: until Ready no
+// idle time and no heartbeat is missed, and the time to live stands still.
+func (l *Lease) Hold() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = time.Now()
+}
+
+// Ready ends Hold.
+func (l *Lease) Ready() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held.IsZero() {
+		return
+	}
+	now := time.Now()
+	if !l.expires.IsZero() {
+		l.expires = l.expires.Add(now.Sub(l.held))
+		if !l.maxExpires.IsZero() && l.expires.After(l.maxExpires) {
+			l.expires = l.maxExpires
+		}
+	}
+	l.lastActive, l.lastBeat, l.held = now, now, time.Time{}
+	l.poke()
 }
 
 // Begin says that something which counts as activity began.
@@ -102,6 +129,9 @@ func (l *Lease) due(now time.Time) (reason, detail string, next time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next = time.Hour
+	if !l.held.IsZero() {
+		return "", "", next
+	}
 	if !l.expires.IsZero() {
 		left := l.expires.Sub(now)
 		if left <= 0 {
