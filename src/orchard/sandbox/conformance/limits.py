@@ -28,14 +28,26 @@ async def _memory_bomb(ctx: Context) -> None:
         expect(after.stdout == b"next\n" and not after.oom_killed, f"the next command: {after}")
 
 
-@check(45, "memory that a shell's child takes is told on the command as well", feature="memory", tools=("python3",))
+@check(
+    45,
+    "memory that a shell's child takes is told on the command as well",
+    feature="memory",
+    also=("oom-of-children",),
+    tools=("python3",),
+)
 async def _memory_child(ctx: Context) -> None:
     async with ctx.box(memory=128 << 20) as box:
         result = await box.run(f"python3 -c '{BOMB}'; echo after", timeout=60)
         expect(result.oom_killed, f"a child died of memory and nobody says so: {result}")
 
 
-@check(45, "a fork bomb ends with its command, and the daemon answers the next", feature="memory", seconds=90)
+@check(
+    45,
+    "a fork bomb ends with its command, and the daemon answers the next",
+    feature="memory",
+    also=("pids",),
+    seconds=90,
+)
 async def _fork_bomb(ctx: Context) -> None:
     async with ctx.box(pids=100, memory=512 << 20) as box:
         result = await box.run("{ f() { f | f & }; f; } 2>/dev/null & exec sleep 100", timeout=3)
@@ -44,7 +56,7 @@ async def _fork_bomb(ctx: Context) -> None:
         expect(after.stdout == b"next\n", f"the next command: {after} {after.stderr!r}")
 
 
-@check(45, "while a bomb fills every slot the daemon still answers", feature="memory")
+@check(45, "while a bomb fills every slot the daemon still answers", feature="memory", also=("pids",))
 async def _answers_meanwhile(ctx: Context) -> None:
     async with ctx.box(pids=64, memory=256 << 20) as box:
         bomb = asyncio.ensure_future(
@@ -62,7 +74,7 @@ async def _answers_meanwhile(ctx: Context) -> None:
         expect((await box.run("echo after")).stdout == b"after\n", "the daemon does not answer afterwards")
 
 
-@check(46, "a sandbox of one CPU says so", feature="cpu", tools=("python3",))
+@check(46, "a sandbox of one CPU says so", feature="cpu", also=("cpu-count",), tools=("python3",))
 async def _cpu_count(ctx: Context) -> None:
     async with ctx.box(cpu=1) as box:
         result = await box.run(
@@ -72,7 +84,7 @@ async def _cpu_count(ctx: Context) -> None:
         expect(words[0] == words[1] == "1", f"nproc and the affinity say {words}")
 
 
-@check(46, "statistics are the sandbox's, not the host's", feature="memory")
+@check(46, "statistics are the sandbox's, not the host's", feature="memory", also=("pids",))
 async def _statistics(ctx: Context) -> None:
     async with ctx.box(memory=256 << 20, pids=77) as box:
         await box.run("head -c 20000000 /dev/zero | tail -c 1 >/dev/null")

@@ -102,7 +102,8 @@ async def run(
 
 
 def _left_out(check: Check, excepted: Mapping[str, str], tools: set[str], context: Context) -> Outcome | None:
-    reason = excepted.get(check.feature or "") or excepted.get(f"line {check.line}")
+    names = (check.feature or "", *check.also, f"line {check.line}")
+    reason = next((excepted[name] for name in names if name in excepted), None)
     if reason is not None:
         return Outcome(check.line, check.claim, "excepted", reason)
     if check.feature == "service" and context.service_url is None:

@@ -27,6 +27,8 @@ class Check:
     run: Run
     feature: str | None = None
     """Name under which a backend may except it (``Capabilities.exceptions``)."""
+    also: tuple[str, ...] = ()
+    """Further names under which one may."""
     tools: tuple[str, ...] = ()
     """Programs that the image must have for the probe."""
     seconds: float = 60.0
@@ -42,12 +44,18 @@ CHECKS: list[Check] = []
 
 
 def check(
-    line: int, claim: str, *, feature: str | None = None, tools: tuple[str, ...] = (), seconds: float = 60.0
+    line: int,
+    claim: str,
+    *,
+    feature: str | None = None,
+    also: tuple[str, ...] = (),
+    tools: tuple[str, ...] = (),
+    seconds: float = 60.0,
 ) -> Callable[[Run], Run]:
     """Register a coroutine function of a ``Context`` as a check of ``line``."""
 
     def register(run: Run) -> Run:
-        CHECKS.append(Check(line, claim, run, feature, tools, seconds))
+        CHECKS.append(Check(line, claim, run, feature, also, tools, seconds))
         return run
 
     return register
