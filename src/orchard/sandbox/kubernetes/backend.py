@@ -39,6 +39,9 @@ _LEASES_AT_ONCE = 64
 _LATER = "it comes later to the kubernetes backend"
 _EXCEPTIONS = {
     "pids": "Kubernetes has no such limit for a Pod; the kubelet's podPidsLimit holds",
+    "cpu-count": "a CPU limit of a Pod is a share of time: programs see the CPUs of the node",
+    "disk": "a Pod beyond its ephemeral storage is evicted; it is not told that the disk is full",
+    "oom-of-children": "a Pod counts its OOM kills as a whole: which command lost a child is not known",
     "oom-score": "the kubelet sets it, by the class of the Pod; commands go before the daemon",
     "commit": _LATER, "tools": _LATER, "pause": _LATER, "snapshot": _LATER, "fork": _LATER, "pool": _LATER,
 }  # fmt: skip
