@@ -1,0 +1,195 @@
+"""Whatever of ours dies, sandboxes end by their own lease, and what is left of them is removed by whoever comes by."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.processes import wait_until
+from tests.kubernetes.daemon import settings_for
+
+from orchard.core.config import base_env
+from orchard.sandbox.kubernetes import KubernetesBackend, KubernetesSettings
+from orchard.sandbox.kubernetes.identity import name_of, pod_name
+from orchard.sandbox.types import SandboxSpec, State
+
+_CREATES = 40
+_OWNER = """
+import asyncio, sys
+from orchard.sandbox import Orchard
+async def main():
+    async with Orchard() as orchard:
+        box = await orchard.create(sys.argv[1], ttl=20)
+        print(box.id, flush=True)
+        await asyncio.sleep(3600)
+asyncio.run(main())
+"""
+_EXTENDER = """
+import asyncio, sys
+from orchard.sandbox import Orchard
+async def main():
+    async with Orchard() as orchard:
+        await (await orchard.attach(sys.argv[1])).extend(60)
+        print("extended", flush=True)
+        await asyncio.sleep(3600)
+asyncio.run(main())
+"""
+_CROWD = """
+import asyncio, sys
+from dataclasses import replace
+from orchard.sandbox.kubernetes import KubernetesBackend
+from orchard.sandbox.kubernetes.settings import load_settings
+from orchard.sandbox.types import SandboxSpec
+async def main():
+    spec = SandboxSpec(sys.argv[1], ttl=10, create_timeout=15)
+    nowhere = KubernetesBackend(replace(load_settings(), node_selector={"no": "such-node"}))
+    usual = KubernetesBackend()
+    stuck = [nowhere.create(spec, f"stuck-{number}") for number in range(3)]
+    await asyncio.gather(*stuck, *(usual.create(spec, f"k{number}") for number in range(int(sys.argv[2]))))
+asyncio.run(main())
+"""
+
+
+def write_settings(settings: KubernetesSettings, file: Path) -> None:
+    """Write what a process of its own needs to be a replica."""
+    plain = ("namespace", "daemon_image", "pull_timeout")
+    lines = [f"{name} = {json.dumps(getattr(settings, name))}" for name in plain]
+    lines += [f'kubeconfig = "{settings.kubeconfig}"', f"insecure_registries = {list(settings.insecure_registries)}"]
+    lines += ["[requests]", *(f'{name} = "{value}"' for name, value in settings.requests.items())]
+    lines += ["[ingress]", f"cidrs = {list(settings.ingress.cidrs)}"]
+    file.write_text("\n".join(lines))
+
+
+@contextmanager
+def process(script: str, settings: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of ours, which is killed at the end of the block, if not before."""
+    env = {**base_env(), "ORCHARD_KUBERNETES": str(settings), "ORCHARD_BACKEND": "kubernetes"}
+    started = subprocess.Popen([sys.executable, "-c", script, *arguments], env=env, stdout=subprocess.PIPE, text=True)
+    with started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def line(started: subprocess.Popen[str]) -> str:
+    assert started.stdout is not None
+    return started.stdout.readline().strip()
+
+
+def pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
+    return cluster.get("-n", namespace, "pods")["items"]
+
+
+def state(pod: dict[str, Any]) -> set[str]:
+    """Return the states that the Pod's containers are in; those of the daemon's installer left out."""
+    return {name for each in pod["status"].get("containerStatuses", []) for name in each["state"]}
+
+
+@pytest.fixture(scope="module")
+def orphan(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, datetime]]:
+    """A sandbox of 20 s that another process extended to 60 before both were killed: namespace, id, when."""
+    with cluster.namespace() as namespace:
+        file = tmp_path_factory.mktemp("settings") / "kubernetes.toml"
+        write_settings(settings_for(cluster, namespace), file)
+        with process(_OWNER, file, cluster.image("busybox")) as owner:
+            sandbox_id = line(owner)
+            with process(_EXTENDER, file, sandbox_id) as extender:
+                assert line(extender) == "extended"
+                at = datetime.now(UTC)
+        yield namespace, sandbox_id, at
+
+
+def test_a_foreign_pod_is_left_alone(orphan: tuple[str, str, datetime], cluster: Cluster, namespace: str) -> None:
+    """One with our label, one with the name and all notes of ours, one whose proof was copied: all of them ended."""
+    asyncio.run(_foreign(cluster, namespace, settings_for(cluster, namespace)))
+
+
+async def _foreign(cluster: Cluster, namespace: str, settings: KubernetesSettings) -> None:
+    backend = KubernetesBackend(settings)
+    made = await backend.create(SandboxSpec(cluster.image("busybox"), ttl=300), "ours")
+    (ours,) = pods(cluster, namespace)
+    notes, tags = ours["metadata"]["annotations"], ours["metadata"]["labels"]
+    await backend.delete(made.id)
+    main = {"name": "sandbox", "image": cluster.image("scratch"), "args": ["hello"]}
+    spec = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [main]}
+    strangers = {
+        "theirs": {"labels": tags},
+        name_of(made.id): {"labels": tags, "annotations": {**notes, "orchard/mac": "0" * 64}},
+        pod_name("", "other"): {"labels": tags, "annotations": notes},
+    }
+    for name, metadata in strangers.items():
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
+        cluster.apply(pod, namespace=namespace)
+    over = "--for=jsonpath={.status.phase}=Succeeded"
+    cluster.kubectl("-n", namespace, "wait", over, *(f"pod/{name}" for name in strangers), "--timeout=60s")
+    assert await backend.reap() == []
+    await backend.close()
+    assert {pod["metadata"]["name"] for pod in pods(cluster, namespace)} == strangers.keys()
+
+
+def test_creates_whose_process_is_killed_leave_nothing(
+    orphan: tuple[str, str, datetime], cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """Some are ready by then, some on their way, some will never find a node; two reapers at a time clear up."""
+    file = tmp_path / "kubernetes.toml"
+    write_settings(settings_for(cluster, namespace, pull_timeout=5.0), file)
+    with process(_CROWD, file, cluster.image("busybox"), str(_CREATES)) as crowd:
+        wait_until(lambda: len(pods(cluster, namespace)) > _CREATES // 2, 60, "half of the Pods")
+        crowd.kill()
+    reaped: dict[str, str] = {}
+
+    def cleared() -> bool:
+        for done in [start_reaper(file) for _ in range(2)]:
+            out, _ = done.communicate(timeout=60)
+            assert done.returncode == 0
+            reaped.update({each["pod"]: each["why"] for each in json.loads(out)})
+        return not pods(cluster, namespace)
+
+    wait_until(cleared, 150, "the end of all Pods")
+    assert set(reaped.values()) == {"ended", "never_started"}
+    assert {name for name, why in reaped.items() if why == "never_started"} >= {
+        pod_name("", f"stuck-{number}") for number in range(3)
+    }
+
+
+def start_reaper(settings: Path) -> subprocess.Popen[bytes]:
+    env = {**base_env(), "ORCHARD_KUBERNETES": str(settings)}
+    command = [sys.executable, "-c", "from orchard.cli.main import run; run()", "reap", "--once", "--json"]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE)
+
+
+def test_a_lease_outlives_those_who_gave_it_and_not_its_time(
+    orphan: tuple[str, str, datetime], cluster: Cluster
+) -> None:
+    """By the node's own clock: beyond its first 20 s, not beyond the 60, though nobody of ours was there to end it."""
+    namespace, sandbox_id, at = orphan
+    (pod,) = pods(cluster, namespace)
+    sleep_until(at + timedelta(seconds=62))
+    wait_until(lambda: state(pods(cluster, namespace)[0]) == {"terminated"}, 60, "the kubelet's word on the end")
+    (after,) = pods(cluster, namespace)
+    ended = after["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"]
+    assert after["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert timedelta(seconds=58) < datetime.fromisoformat(ended) - at < timedelta(seconds=65)
+    info = asyncio.run(_told(settings_for(cluster, namespace), sandbox_id))
+    assert (info.state, info.reason) == (State.GONE, "ttl")
+
+
+def sleep_until(when: datetime) -> None:
+    time.sleep(max(0.0, (when - datetime.now(UTC)).total_seconds()))
+
+
+async def _told(settings: KubernetesSettings, sandbox_id: str) -> Any:
+    backend = KubernetesBackend(settings)
+    try:
+        return await backend.get(sandbox_id)
+    finally:
+        await backend.close()
