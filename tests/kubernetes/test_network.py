@@ -36,9 +36,15 @@ def udp(host, port):
 def icmp(host, port):
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as s:
         s.settimeout(2); s.sendto(b"\\x08\\0\\xf7\\xfd\\0\\1\\0\\1", (host, 0)); s.recv(512)
+def link(host, port):
+    mac = [line.split()[3] for line in open("/proc/net/arp") if line.split()[0][0].isdigit()][0].split(":")
+    mac[0] = "%02x" % (int(mac[0], 16) ^ 2)
+    node = "fe80::%s%s:%sff:fe%s:%s%s" % tuple(mac)
+    with socket.socket(socket.AF_INET6) as s:
+        s.settimeout(2); s.connect((node, port, 0, socket.if_nametoindex("eth0")))
 found = {}
 def attempt(name, kind, host, port):
-    try: {"tcp": tcp, "udp": udp, "icmp": icmp}[kind](host, port); found[name] = True
+    try: {"tcp": tcp, "udp": udp, "icmp": icmp, "link": link}[kind](host, port); found[name] = True
     except OSError as error: found[name] = False
 threads = [threading.Thread(target=attempt, args=each) for each in json.loads(sys.argv[1])]
 [each.start() for each in threads]; [each.join() for each in threads]
@@ -69,6 +75,7 @@ class Place(NamedTuple):
             ("API server's Service", "tcp", service["clusterIP"], 443),
             ("this machine", "tcp", our_address(self.cluster), int(self.cluster.registry.rpartition(":")[2])),
             ("metadata", "tcp", self.cluster.metadata, 80),
+            ("kubelet of its node by a link-local address", "link", "", 10250),
             ("another port of the DNS Pod", "tcp", dns, 8080),
             *((f"kubelet of {name}", "tcp", address, 10250) for name, address in self._nodes()),
             *((f"ping of {name}", "icmp", address, 0) for name, address in self._nodes()),
@@ -198,18 +205,27 @@ async def ours(place: Place) -> AsyncIterator[tuple[str, int, list[str]]]:
 @pytest.mark.timeout(600)
 async def test_no_command_ever_runs_before_the_network_is_shut(place: Place) -> None:
     """A hundred sandboxes, each of which tries at once: as its entrypoint, and by the first command."""
-    api = place.inside()[0]
-    attempts = "; ".join(f"nc -w 1 {host} {port} </dev/null && echo OUT $0 {port}" for host, port in [api[2:]])
+    image = place.cluster.image("busybox")
+
+    def leave(*targets: tuple[str, int]) -> str:
+        tries = (f"{{ nc -w 2 {host} {port} </dev/null && echo OUT $0 {host}; }} &" for host, port in targets)
+        return f"{' '.join(tries)} wait"
+
     async with ours(place) as (address, port, seen), AsyncExitStack() as stack:
-        leave = f"{attempts}; nc -w 1 {address} {port} </dev/null && echo OUT $0 {port}; true"
+        api, world = place.inside()[0][2:], place.world()[0][2:]
+        async with place.orchard.sandbox(image, network="open") as box:
+            out = ["sh", "-c", leave(world), "command"]
+
+            async def gets_out() -> bool:
+                return (await box.run(out)).text == f"OUT command {world[0]}\n"
+
+            await eventually(gets_out, 20, "the attempt itself does not work")
+        script = leave(api, (address, port))
 
         async def one() -> str:
-            box = await stack.enter_async_context(
-                place.orchard.sandbox(
-                    place.cluster.image("busybox"), entrypoint=["sh", "-c", leave, "entrypoint"], create_timeout=300
-                )
-            )
-            first = await box.run(["sh", "-c", leave, "command"], timeout=60)
+            entrypoint = ["sh", "-c", script, "entrypoint"]
+            box = await stack.enter_async_context(place.orchard.sandbox(image, entrypoint=entrypoint))
+            first = await box.run(["sh", "-c", script, "command"], timeout=60)
             entry = await (await box.attach("entrypoint")).result()
             return first.check().text + entry.text
 

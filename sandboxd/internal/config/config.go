@@ -55,6 +55,7 @@ type Config struct {
 	Lease           Lease             `json:"lease"`
 	Cgroup          *Cgroup           `json:"cgroup"`
 	Seal            *Seal             `json:"seal"`
+	IPv6            string            `json:"ipv6"`
 	StateFD         *int              `json:"state_fd"`
 	StateDir        string            `json:"state_dir"`
 	EnvFromProcess  bool              `json:"env_from_process"`
@@ -95,6 +96,8 @@ func (c *Config) check() error {
 		return errors.New("spool_limit_bytes: at least 131072 is due")
 	case c.Cgroup != nil && c.Cgroup.Version != 1 && c.Cgroup.Version != 2:
 		return errors.New("cgroup.version: 1 or 2 is due")
+	case c.IPv6 != "" && c.IPv6 != "off" && c.IPv6 != "if_assigned":
+		return errors.New("ipv6: off or if_assigned is due")
 	case c.Seal != nil && (!(c.Seal.Timeout > 0) || c.Seal.Timeout > 1e9):
 		return errors.New("seal.timeout_s: a number of seconds above 0 is due")
 	}

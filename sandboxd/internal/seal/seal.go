@@ -34,9 +34,9 @@ const (
 	targetLimit = 16
 )
 
-// denials are the errors of connect by which networks deny; any other is a fault of our
-// own, such as no free descriptor, and tells nothing.
-var denials = []syscall.Errno{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EACCES, syscall.EPERM}
+// denials are the errors of connect by which networks deny, and that of a family that is
+// taken from us; any other is a fault of our own, such as no free descriptor, and tells nothing.
+var denials = []syscall.Errno{syscall.EAFNOSUPPORT, syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EACCES, syscall.EPERM}
 
 // Seal is the state of the door.
 type Seal struct {

@@ -247,12 +247,19 @@ def _config(plan: Plan, settings: KubernetesSettings) -> str:
         "entrypoint": _entrypoint(plan),
         "commands_oom_score_adj": _COMMAND_OOM_ADJUST,
         "seal": {"timeout_s": _SEAL_SECONDS} if spec.network == "none" else None,
+        "ipv6": _family(spec, settings),
     }
     # Kubernetes expands $(NAME) in values, and there is no $ in JSON but in texts.
     text = json.dumps(document, separators=(",", ":")).replace("$", "\\u0024")
     if len(text) > _LONGEST_CONFIG:
         raise InvalidArgument(f"env takes {len(text)} bytes; a Pod has room for {_LONGEST_CONFIG}", field="env")
     return text
+
+
+def _family(spec: SandboxSpec, settings: KubernetesSettings) -> str:
+    if settings.egress.unfiltered_ipv6:
+        return ""
+    return "off" if spec.network == "none" else "if_assigned"
 
 
 def _entrypoint(plan: Plan) -> list[str] | None:

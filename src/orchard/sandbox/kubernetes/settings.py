@@ -34,6 +34,10 @@ class Egress:
     """Addresses of the name servers; empty: the cluster's DNS. A node-local cache is ``169.254.20.10``."""
     excepted: Sequence[str] = ()
     """Further address ranges that are not to be reached."""
+    unfiltered_ipv6: bool = False
+    """True leaves IPv6 to sandboxes whose Pods have link-local addresses only, and ``::1`` to those without network.
+    Then set-user-ID programs (``sudo``) work in them too; but most clusters of IPv4 filter no IPv6, and a sandbox
+    reaches its node, and others on a shared bridge, by these addresses."""
 
 
 @dataclass(frozen=True)
