@@ -13,7 +13,6 @@ import pytest
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.system.test_snippets import compare, snippets, steps
 
-from orchard.core.config import cache_dir
 from orchard.sandbox.kubernetes import KubernetesSettings
 
 ROOT = Path(__file__).parents[2]
@@ -40,9 +39,10 @@ def test_page_is_true_from_install_to_uninstall(cluster: Cluster, tmp_path: Path
     assert len(commands) >= 10
     script = "set -e\n" + "".join(f"{command}\necho '<<{number}>>'\n" for number, (command, _) in enumerate(commands))
     env = {
-        **os.environ, "KUBECONFIG": str(cluster.kubeconfig), "REGISTRY": cluster.registry, "HOME": str(tmp_path),
-        "PLAIN_HTTP": "1" if cluster.ours else "", "ORCHARD_CACHE": str(cache_dir()),
+        **os.environ, "KUBECONFIG": str(cluster.kubeconfig), "KUBECACHEDIR": str(tmp_path / "kube"),
+        "REGISTRY": cluster.registry, "PLAIN_HTTP": "1" if cluster.ours else "",
         "PATH": f"{Path(sys.executable).parent}:{cluster.programs}:{os.environ['PATH']}",
+        **{f"HELM_{kind}_HOME": str(tmp_path / "helm") for kind in ("CACHE", "CONFIG", "DATA")},
     }  # fmt: skip
     log = tmp_path / "output"
     with log.open("wb") as output:
