@@ -65,6 +65,9 @@ func TestTokensAreAddedForATimeAndTheMainOneIsReplaced(t *testing.T) {
 	if as("short") != 200 || as(testToken) != 200 {
 		t.Error("the added token and the main one are both good")
 	}
+	if status, _, _ := d.do("POST", "/v1/tokens", body{"replace": hash("mine")}, "Authorization", "Bearer short"); status != 401 {
+		t.Errorf("an added token handed out another: %d", status)
+	}
 	time.Sleep(600 * time.Millisecond)
 	if as("short") != 401 {
 		t.Error("an expired token was let in")

@@ -98,7 +98,14 @@ class Replicas:
         self._ring = KeyRing(folder / "keys.toml")
         self.key = self.new_key("default")
         self.services = [
-            Served(folder, self._ring.path, folder / f"log-{number}", more=("--backend", "kubernetes"), key=self.key)
+            Served(
+                folder,
+                self._ring.path,
+                folder / f"log-{number}",
+                more=("--backend", "kubernetes"),
+                key=self.key,
+                patience=120,
+            )
             for number in range(count)
         ]
 
@@ -119,7 +126,7 @@ class Replicas:
     def stop(self) -> None:
         """Stop all that run."""
         for each in self.services:
-            if each.process.poll() is None:
+            if hasattr(each, "process") and each.process.poll() is None:
                 each.end()
 
     @property
@@ -141,8 +148,8 @@ def replicas(cluster: Cluster, folder: Path, count: int, **given: Any) -> Genera
     """Run ``count`` services over a namespace of their own."""
     with cluster.namespace() as namespace:
         running = Replicas(cluster, namespace, folder, count, **given)
-        running.start()
         try:
+            running.start()
             yield running
         finally:
             running.stop()

@@ -27,6 +27,8 @@ class Served:
     port: int = 0
     more: tuple[str, ...] = ()
     key: str = ""
+    patience: float = 30.0
+    """Seconds that a start may take."""
     process: subprocess.Popen[bytes] = field(init=False)
 
     @property
@@ -44,7 +46,7 @@ class Served:
             self.process = subprocess.Popen(  # unbuffered: a line that was read ahead could not be waited for
                 argv, env=env, stdout=subprocess.PIPE, stderr=log, bufsize=0
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + self.patience
         while time.monotonic() < deadline:
             line = self._line(deadline)
             if line.startswith("API key"):

@@ -41,11 +41,10 @@ func New(mainSHA256 string) (*Store, error) {
 // Allowed tells whether an Authorization header carries a good token. Every known
 // digest is compared in constant time, whichever matches.
 func (s *Store) Allowed(authorization string) bool {
-	scheme, bearer, ok := strings.Cut(authorization, " ")
-	if !ok || !strings.EqualFold(scheme, "Bearer") {
+	sum, ok := bearer(authorization)
+	if !ok {
 		return false
 	}
-	sum := sha256.Sum256([]byte(bearer))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	good := subtle.ConstantTimeCompare(sum[:], s.main[:])
@@ -58,6 +57,22 @@ func (s *Store) Allowed(authorization string) bool {
 	return good == 1
 }
 
+// isMain tells whether an Authorization header carries the main token.
+func (s *Store) isMain(authorization string) bool {
+	sum, ok := bearer(authorization)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return ok && subtle.ConstantTimeCompare(sum[:], s.main[:]) == 1
+}
+
+func bearer(authorization string) (sum digest, ok bool) {
+	scheme, text, ok := strings.Cut(authorization, " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		return sum, false
+	}
+	return sha256.Sum256([]byte(text)), true
+}
+
 // Routes registers POST /v1/tokens.
 func (s *Store) Routes(mux *http.ServeMux) {
 	mux.Handle("POST /v1/tokens", wire.Handler(s.post))
@@ -68,6 +83,10 @@ func (s *Store) post(w http.ResponseWriter, r *http.Request) error {
 		SHA256  string   `json:"sha256"`
 		Expires *float64 `json:"expires_s"`
 		Replace string   `json:"replace"`
+	}
+	if !s.isMain(r.Header.Get("Authorization")) {
+		return &wire.Problem{Status: http.StatusUnauthorized, Code: "unauthorized", Reason: "token",
+			Detail: "only the holder of the main token hands out others"}
 	}
 	if err := wire.ReadJSON(w, r, 64<<10, &body); err != nil {
 		return err

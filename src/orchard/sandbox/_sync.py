@@ -39,6 +39,8 @@ class SyncOrchard:
         api_key: for the service; ``ORCHARD_API_KEY`` by default.
         backend: use this one, by name (``"local"``) or as an object, which stays the caller's to close.
         labels: of every sandbox made through this door, besides its own.
+        direct: in the cluster of the sandboxes: speak with them at their own addresses, with short-lived tokens from
+            the service, and through it only where that fails.
     """
 
     def __init__(
@@ -48,8 +50,12 @@ class SyncOrchard:
         api_key: str | None = None,
         backend: Backend | str | None = None,
         labels: Mapping[str, str] | None = None,
+        direct: bool = False,
     ) -> None:
-        self._inner, self._bridge = Orchard(url, api_key=api_key, backend=backend, labels=labels), Bridge()
+        self._inner, self._bridge = (
+            Orchard(url, api_key=api_key, backend=backend, labels=labels, direct=direct),
+            Bridge(),
+        )
 
     def __enter__(self) -> Self:
         self._bridge.call(self._inner.__aenter__())

@@ -34,12 +34,18 @@ BACKENDS: dict[str, Callable[[str | None, str | None], Backend]] = {
 """Name -> factory of (service URL, API key)."""
 
 
-def open_backend(name: str, *, url: str | None = None, api_key: str | None = None) -> Backend:
+def open_backend(name: str, *, url: str | None = None, api_key: str | None = None, direct: bool = False) -> Backend:
     """Return a new backend of the kind ``name``.
 
     Raises:
-        InvalidArgument: no such kind.
+        InvalidArgument: no such kind, or ``direct`` for one that is no service.
     """
+    if direct and (name != "remote" or url is None):
+        raise InvalidArgument("direct needs the URL of a service", field="direct", hint="set ORCHARD_URL")
+    if direct:
+        from orchard.sandbox.remote import RemoteBackend
+
+        return RemoteBackend(url or "", api_key=api_key, direct=True)
     if name not in BACKENDS:
         raise InvalidArgument(f"backend must be one of {', '.join(sorted(BACKENDS))}, not {name!r}", field="backend")
     return BACKENDS[name](url, api_key)

@@ -54,6 +54,8 @@ class Orchard:
         api_key: for the service; ``ORCHARD_API_KEY`` by default.
         backend: use this one, by name (``"local"``) or as an object, which stays the caller's to close.
         labels: of every sandbox made through this door, besides its own.
+        direct: in the cluster of the sandboxes: speak with them at their own addresses, with short-lived tokens from
+            the service, and through it only where that fails.
     """
 
     def __init__(
@@ -63,12 +65,13 @@ class Orchard:
         api_key: str | None = None,
         backend: Backend | str | None = None,
         labels: Mapping[str, str] | None = None,
+        direct: bool = False,
     ) -> None:
         url = url or (env("ORCHARD_URL") if backend is None else None)
         self._made = backend is None or isinstance(backend, str)
         if backend is None or isinstance(backend, str):
             name = backend or ("remote" if url else env("ORCHARD_BACKEND", "local") or "local")
-            backend = open_backend(name, url=url, api_key=api_key or env("ORCHARD_API_KEY"))
+            backend = open_backend(name, url=url, api_key=api_key or env("ORCHARD_API_KEY"), direct=direct)
         self._backend: Backend = backend
         self._labels = dict(labels or {})
         self._sessions = Sessions()

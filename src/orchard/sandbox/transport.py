@@ -17,7 +17,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from orchard.core.errors import InvalidArgument, OrchardError, RateLimited, Unavailable
+from orchard.core.errors import InvalidArgument, OrchardError, RateLimited, Unauthorized, Unavailable
 from orchard.core.retry import Patience
 from orchard.sandbox.answers import BROKEN, NOT_SENT, check_identity, problem_of, translated
 from orchard.sandbox.sessions import DIRECT_CONNECT, Sessions
@@ -184,6 +184,11 @@ class Transport:
         while True:
             try:
                 return await once()
+            except Unauthorized as lapsed:
+                if not self.endpoint.lapses:
+                    raise
+                await self.relocate()
+                await patience.pause(lapsed)
             except RateLimited as limited:
                 await patience.pause(limited, limited.retry_after)
             except Unavailable as lost:

@@ -224,6 +224,8 @@ class Endpoint:
     sandbox_id: str = ""
     tunnel: Literal["upgrade", "websocket"] = "upgrade"
     """How tunnels are opened: HTTP Upgrade with raw bytes, or WebSocket with binary frames (empty = half-close)."""
+    lapses: bool = False
+    """The token is a short-lived one: refused, it is to be asked for anew."""
 
 
 @dataclass(frozen=True)

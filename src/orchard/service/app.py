@@ -64,7 +64,7 @@ class Service:
         finally:
             sweeper.cancel()
             await asyncio.wait([sweeper])
-            await self._control.once.close(_CREATE_GRACE)
+            await self._control.close(_CREATE_GRACE)
             self._datapath.pool.close()
             await self._backend.close()
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import secrets
 import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from orchard.core.errors import CreateFailed, InvalidArgument, OrchardError
+from orchard.core.errors import CreateFailed, InvalidArgument, OrchardError, Unsupported
 from orchard.core.ids import new_id
-from orchard.sandbox.protocol import Backend
+from orchard.sandbox.protocol import Backend, Shared
+from orchard.sandbox.remote.models import AccessBody
 from orchard.sandbox.types import Page, SandboxInfo, SandboxSpec, State, check_labels
 from orchard.service.datapath import DataPath
 from orchard.service.directory import Directory
@@ -21,6 +26,8 @@ from orchard.service.once import Once, scoped
 
 RESERVED = "orchard/"
 _POLL = (0.03, 0.5)  # seconds between looks while waiting for a state: the first, and the longest
+_LATE = tuple(float(2**power) for power in range(9))  # seconds between looks for what comes late
+_ACCESS_SECONDS = 600.0
 MOST_WAIT = 60.0
 
 
@@ -33,6 +40,7 @@ class Control:
         self.backend, self.metrics, self.once = backend, metrics, Once()
         self._directory, self._datapath, self._quotas = directory, datapath, Quotas(backend)
         self._images = images
+        self._following = set[asyncio.Task[None]]()
 
     async def create(self, spec: SandboxSpec, caller: Caller, key: str | None, wait: float | None) -> SandboxInfo:
         """Make a sandbox of the caller's tenant; wait for it ``wait`` seconds at most, None: as long as it takes.
@@ -58,9 +66,31 @@ class Control:
         name = scoped(caller.tenant, "create", key)
         assert name is not None
         await self.once.undo(name)
+        if not await self._end_made(name, caller) and isinstance(self.backend, Shared):
+            following = asyncio.create_task(self._end_late(name, caller))
+            self._following.add(following)
+            following.add_done_callback(self._following.discard)
+
+    async def _end_made(self, name: str, caller: Caller) -> bool:
         made = await self.backend.list({TENANT_LABEL: caller.tenant, KEY_LABEL: name})
         for info in made.items:
             await self.delete(info.id, caller, wait=True, key=None)
+        return bool(made.items)
+
+    async def _end_late(self, name: str, caller: Caller) -> None:
+        """End what another replica makes under a key that was given up here; it may have been waiting for its turn."""
+        for pause in _LATE:
+            await asyncio.sleep(pause)
+            with contextlib.suppress(OrchardError):  # the next look finds it
+                if await self._end_made(name, caller):
+                    return
+
+    async def close(self, grace: float) -> None:
+        """Take no more work; give what is under way ``grace`` seconds."""
+        await self.once.close(grace)
+        for following in list(self._following):
+            following.cancel()
+        await asyncio.gather(*self._following, return_exceptions=True)
 
     async def _timed(self, spec: SandboxSpec, key: str, caller: Caller) -> SandboxInfo:
         start = time.monotonic()
@@ -108,6 +138,24 @@ class Control:
             scoped(caller.tenant, "extend", key), f"{sandbox_id} {ttl}",
             lambda: self._datapath.call(sandbox_id, caller, "/v1/lease", {"ttl_s": ttl}),
         )  # fmt: skip
+
+    async def access(self, sandbox_id: str, caller: Caller, key: str | None) -> AccessBody:
+        """Return a sandbox's own address and a token for it that lasts ten minutes.
+
+        Raises:
+            Unsupported: nobody but this service reaches it.
+        """
+        entry = await self._directory.find(sandbox_id, caller)
+        if entry.endpoint.base.startswith("unix:"):
+            raise Unsupported("a sandbox of the service's own machine is reached through the service only")
+
+        async def work() -> AccessBody:
+            token, expires = secrets.token_urlsafe(32), datetime.now(UTC) + timedelta(seconds=_ACCESS_SECONDS)
+            body = {"sha256": hashlib.sha256(token.encode()).hexdigest(), "expires_s": _ACCESS_SECONDS}
+            await self._datapath.call(sandbox_id, caller, "/v1/tokens", body)
+            return AccessBody(base=entry.endpoint.base, token=token, expires_at=expires)
+
+        return await self.once.run(scoped(caller.tenant, "access", key), sandbox_id, work)
 
     async def commit(self, sandbox_id: str, name: str, caller: Caller, key: str | None) -> str:
         """Stop a sandbox and make an image of it; return its digest."""

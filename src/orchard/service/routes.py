@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
 from orchard.core.errors import InvalidArgument
 from orchard.sandbox.remote.models import (
+    AccessBody,
     CapabilitiesBody,
     CommitBody,
     DigestBody,
@@ -95,6 +96,12 @@ def sandbox_router(control: Control) -> APIRouter:
         """Let it end `ttl` seconds from now, sooner or later than before."""
         check_seconds(body.ttl, "ttl")
         return LeaseBody.model_validate(await control.extend(sandbox_id, who, body.ttl, key))
+
+    @router.post("/{sandbox_id}/access")
+    async def access(sandbox_id: Id, who: Who, response: Response, key: Key = None) -> AccessBody:
+        """Its own address and a short-lived token for it, for clients in its cluster; 501 where there is none."""
+        response.headers["cache-control"] = "no-store"
+        return await control.access(sandbox_id, who, key)
 
     @router.post("/{sandbox_id}/commit", status_code=201)
     async def commit(sandbox_id: Id, body: CommitBody, who: Who, key: Key = None) -> DigestBody:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
@@ -11,12 +13,13 @@ from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from orchard.core.errors import InternalError, InvalidArgument, OrchardError, Unavailable
+from orchard.core.errors import InternalError, InvalidArgument, OrchardError, Unavailable, Unsupported
 from orchard.core.ids import check_id, check_key, new_id
 from orchard.core.tasks import finish
 from orchard.sandbox.box import gone
 from orchard.sandbox.protocol import Capabilities
 from orchard.sandbox.remote.models import (
+    AccessBody,
     CapabilitiesBody,
     CommitBody,
     DigestBody,
@@ -31,6 +34,8 @@ _ASK_AGAIN = 25.0  # seconds a create is held open by the service; below the tim
 _UNDO_BOUND = 5.0  # seconds that a cancelled create waits for its undoing
 _FIRST_CONTACT = 10.0  # seconds of failure after which a service that never answered counts as not there
 _SILENCE = 330.0  # seconds without an answer until it counts as broken
+_ANSWER = 2.0  # seconds until a sandbox that does not answer at its own address counts as not to be reached there
+_DETOUR = 60.0  # seconds for which all go through the service then
 M = TypeVar("M")
 
 
@@ -44,16 +49,21 @@ class RemoteBackend:
         url: of the service: ``https://orchard.example``, with a path if it lies below one.
         api_key: sent as a bearer token, never in a URL; None: no key, for a service without.
         retry_window: seconds of unbroken failure until a call gives up.
+        direct: speak with sandboxes at their own addresses where they can be reached from here (in their cluster),
+            with short-lived tokens that the service hands out; else, and once that fails, through the service.
     """
 
     name = "remote"
 
-    def __init__(self, url: str, *, api_key: str | None = None, retry_window: float = RETRY_WINDOW) -> None:
+    def __init__(
+        self, url: str, *, api_key: str | None = None, retry_window: float = RETRY_WINDOW, direct: bool = False
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
             raise InvalidArgument(f"the service's URL must be like https://host:port, not {url!r}", field="url")
         self._url, self._window = url.rstrip("/"), retry_window
         self._heard = False
+        self._direct_from = 0.0 if direct else math.inf
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._sessions = Sessions()
         self._transport = Transport(Endpoint(self._url, "/v1", self._headers), sessions=self._sessions)
@@ -114,7 +124,7 @@ class RemoteBackend:
         await self._send("DELETE", path, query(wait=int(wait)), key=new_id("key"))
 
     async def endpoint(self, sandbox_id: str) -> Endpoint:
-        """Return how to reach it: through the service.
+        """Return how to reach it: through the service, or at its own address if that was asked for and answers.
 
         Raises:
             NotFound: no such sandbox.
@@ -123,8 +133,28 @@ class RemoteBackend:
         info = await self.get(sandbox_id)
         if info.state is State.GONE:
             raise gone(info)
+        if time.monotonic() >= self._direct_from:
+            if (direct := await self._direct(sandbox_id)) is not None:
+                return direct
+            self._direct_from = time.monotonic() + _DETOUR
         prefix = f"/v1/sandboxes/{sandbox_id}"
         return Endpoint(self._url, prefix, self._headers, sandbox_id, tunnel="websocket")
+
+    async def _direct(self, sandbox_id: str) -> Endpoint | None:
+        """Return the sandbox's own address once it has answered there; None: it is not to be reached from here."""
+        try:
+            access = _parsed(AccessBody, await self._send("POST", f"/sandboxes/{sandbox_id}/access", key=new_id("key")))
+        except Unsupported:
+            return None
+        headers = {"Orchard-Sandbox": sandbox_id, "Authorization": f"Bearer {access.token}"}
+        endpoint = Endpoint(access.base, "/v1", headers, sandbox_id, lapses=True)
+        try:
+            async with asyncio.timeout(_ANSWER):
+                probe = Call("GET", "/health", window=0.0)
+                await Transport(endpoint, sessions=self._sessions).request(probe)
+        except (Unavailable, TimeoutError):
+            return None
+        return endpoint
 
     async def commit(self, sandbox_id: str, name: str) -> str:
         """Stop the sandbox and turn its changes into an image; return the digest."""

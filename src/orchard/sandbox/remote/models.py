@@ -97,6 +97,14 @@ class LeaseBody(BaseModel):
     heartbeat_s: float | None = None
 
 
+class AccessBody(BaseModel):
+    """How to reach one sandbox without the service: sandboxd's wire at ``base``, with ``token`` until it expires."""
+
+    base: str = Field(examples=["http://10.0.0.7:8421"])
+    token: str
+    expires_at: datetime
+
+
 class CommitBody(_Body):
     """An extra name for the image that is made."""
 
