@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from orchard.core.errors import InvalidArgument, NotFound, SandboxGone, Unavailable, Unsupported
+from orchard.core.errors import InvalidArgument, NotFound, SandboxGone, Unavailable
 from orchard.core.ids import check_id, check_key
 from orchard.core.tasks import settled
 from orchard.sandbox.kubernetes import deaths, labels
 from orchard.sandbox.kubernetes.cache import PodCache
 from orchard.sandbox.kubernetes.client import Cluster
+from orchard.sandbox.kubernetes.commit import Committer
 from orchard.sandbox.kubernetes.complaints import Complaints
 from orchard.sandbox.kubernetes.creating import Maker
 from orchard.sandbox.kubernetes.daemons import Daemons
@@ -27,6 +28,7 @@ from orchard.sandbox.kubernetes.pod import notes
 from orchard.sandbox.kubernetes.policies import Policies
 from orchard.sandbox.kubernetes.reap import Reaped, Reaper
 from orchard.sandbox.kubernetes.record import created_at, info_of, progress_of
+from orchard.sandbox.kubernetes.registry import Registry
 from orchard.sandbox.kubernetes.seal import Witness
 from orchard.sandbox.kubernetes.secret import service_key
 from orchard.sandbox.kubernetes.settings import KubernetesSettings, load_settings
@@ -43,7 +45,7 @@ _EXCEPTIONS = {
     "disk": "a Pod beyond its ephemeral storage is evicted; it is not told that the disk is full",
     "oom-of-children": "a Pod counts its OOM kills as a whole: which command lost a child is not known",
     "oom-score": "the kubelet sets it, by the class of the Pod; commands go before the daemon",
-    "commit": _LATER, "tools": _LATER, "pause": _LATER, "snapshot": _LATER, "fork": _LATER, "pool": _LATER,
+    "tools": _LATER, "pause": _LATER, "snapshot": _LATER, "fork": _LATER, "pool": _LATER,
 }  # fmt: skip
 
 
@@ -60,6 +62,7 @@ class Live:
     maker: Maker
     tombstones: Tombstones
     reaper: Reaper
+    committer: Committer
     ready: set[str]
     """Ids whose daemon has answered this process: true before the kubelet says so."""
     keeper: asyncio.Task[None]
@@ -84,7 +87,8 @@ class KubernetesBackend:
 
     async def capabilities(self) -> Capabilities:
         """Return what this backend cannot do, by name with the reason."""
-        return Capabilities(_EXCEPTIONS)
+        missing = {} if self.settings.commit_repository else {"commit": "commit_repository is not set"}
+        return Capabilities({**_EXCEPTIONS, **missing})
 
     async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
         """Make a sandbox and return once a command works in it; the same ``key`` returns the same one, by any replica.
@@ -204,12 +208,14 @@ class KubernetesBackend:
         return live.daemons.endpoint(sandbox_id, address)
 
     async def commit(self, sandbox_id: str, name: str) -> str:
-        """Not offered yet.
+        """End the sandbox and push its changes as an image to the repository of the settings; return its digest.
+
+        The digest alone is an ``image`` here; ``name`` becomes a part of its tag, for people.
 
         Raises:
-            Unsupported: always.
+            As ``Committer.commit``.
         """
-        raise Unsupported("commit is not offered by the kubernetes backend yet", hint="use the local backend")
+        return await (await self.live()).committer.commit(check_id(sandbox_id, "sandbox id"), name)
 
     async def resolve_image(self, image: str) -> str | None:
         """Return the image's digest, or None where there is no skopeo to ask its registry.
@@ -230,9 +236,13 @@ class KubernetesBackend:
 
     async def close(self) -> None:
         """Release what the running loop holds. Sandboxes live on."""
-        opening = self._lives.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
+        opening = self._lives.get(loop)
         if opening is None or self._pid != os.getpid():
             return
+        if not _broken(opening) and opening.done():
+            await opening.result().committer.close()
+        self._lives.pop(loop, None)
         opening.cancel()
         await settled(opening)
         if not opening.cancelled() and opening.exception() is None:
@@ -274,6 +284,8 @@ class KubernetesBackend:
         tombstones = Tombstones(cluster, key)
         cache.listeners.append(tombstones.see)
         reaper = Reaper(cluster, key, tombstones)
+        registry = Registry(self.settings, images)
+        committer = Committer(self.settings, cluster, key, tombstones, registry, self, self._look_up)
 
         async def keep() -> None:
             try:
@@ -285,7 +297,10 @@ class KubernetesBackend:
                 await cluster.close()
 
         keeper = asyncio.ensure_future(keep())
-        return Live(cluster, cache, key, daemons, images, policies, maker, tombstones, reaper, ready, keeper)
+        return Live(cluster, cache, key, daemons, images, policies, maker, tombstones, reaper, committer, ready, keeper)
+
+    async def _look_up(self, sandbox_id: str) -> tuple[Json, Identity] | SandboxInfo:
+        return await self._find(await self.live(), sandbox_id)
 
     async def _find(self, live: Live, sandbox_id: str) -> tuple[Json, Identity] | SandboxInfo:
         """Return the Pod of a sandbox, or what is remembered of one that has gone."""

@@ -60,6 +60,10 @@ class ServiceKey:
         """Return what sandboxd is given of it."""
         return hashlib.sha256(self.token(sandbox_id).encode()).hexdigest()
 
+    def commit_token(self, sandbox_id: str) -> str:
+        """Return the token by which the service alone speaks with a sandbox while it is committed."""
+        return self._sign("commit", sandbox_id)
+
     def mac(self, who: Identity) -> str:
         """Return the proof that goes on the Pod."""
         return self._sign("pod", who.namespace, who.name, who.id, who.tenant)

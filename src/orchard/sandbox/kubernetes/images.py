@@ -74,14 +74,14 @@ class Images:
         """
         if shutil.which("skopeo") is None:
             return None
-        name = full_name(image.removeprefix("docker://"))
+        name = full_name(self._settings.reference(image))
         nodes = await self._nodes.get(self._architectures)
         asking = self._asks.get(name)
         if asking is None or (asking.done() and not self._believed(name, asking)):
             asking = self._asks[name] = asyncio.ensure_future(self._ask(name, nodes))
             asking.add_done_callback(_seen)
             self._forget()
-        return _fitting(name, await asyncio.shield(asking), nodes)
+        return fitting(name, await asyncio.shield(asking), nodes)
 
     async def for_pod(self, image: str) -> ImageFacts | None:
         """Return the same, or None where the kubelet is to find out: it may reach more, and has its own credentials.
@@ -119,11 +119,11 @@ class Images:
         self._tags[name] = time.monotonic()
         known = self._known.get(f"{repository}@{digest}")
         if known is None:
-            platforms = _platforms(cast("Json", json.loads(raw)))
-            ours = [own for arch, own in platforms.items() if arch in nodes]
-            first = next(iter([*ours, *platforms.values()]), digest)
+            each = platforms(cast("Json", json.loads(raw)))
+            ours = [own for arch, own in each.items() if arch in nodes]
+            first = next(iter([*ours, *each.values()]), digest)
             config = json.loads(await self._skopeo(name, "--config", f"docker://{repository}@{first}"))
-            known = self._known[f"{repository}@{digest}"] = _facts(repository, digest, config, list(platforms))
+            known = self._known[f"{repository}@{digest}"] = _facts(repository, digest, config, list(each))
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return known
@@ -133,7 +133,7 @@ class Images:
         argv = ["skopeo", "inspect", what]
         if registry in self._settings.insecure_registries:
             argv.append("--tls-verify=false")
-        login = await self._login.get(self._logins)
+        login = await self.login()
         async with self._turns:
             answer = await asyncio.to_thread(_run, argv, where, login)
         if answer.code == 0:
@@ -160,10 +160,14 @@ class Images:
         found = (part(each, "status", "nodeInfo").get("architecture") for each in may)
         return frozenset(str(each) for each in found if each)
 
+    async def login(self) -> bytes | None:
+        """Return the secrets as one file of credentials, or None: there are none for us."""
+        return await self._login.get(self._logins)
+
     async def _logins(self) -> bytes | None:
-        """Return the pull secrets as one file of credentials; one that may not be read is the kubelet's alone."""
+        """A pull secret that may not be read is the kubelet's alone; of two for one registry that for pushes counts."""
         auths: Json = {}
-        for name in self._settings.pull_secrets:
+        for name in (*self._settings.pull_secrets, *self._settings.push_secrets):
             try:
                 secret = await self._cluster.get(self._cluster.path("secrets", name))
                 auths |= part(json.loads(base64.b64decode(part(secret, "data").get(_LOGIN) or "e30=")), "auths")
@@ -208,7 +212,7 @@ def _run(argv: Sequence[str], where: str, login: bytes | None) -> _Answer:
     return _Answer(done.returncode, done.stdout, said(done.stderr.decode("utf-8", "replace")))
 
 
-def _platforms(manifest: Json) -> dict[str, str]:
+def platforms(manifest: Json) -> dict[str, str]:
     """Return the digest for each architecture of an index; nothing for an image."""
     found: dict[str, str] = {}
     for each in parts(manifest, "manifests"):
@@ -233,7 +237,7 @@ def _facts(repository: str, digest: str, document: Json, architectures: Sequence
     )
 
 
-def _fitting(name: str, facts: ImageFacts, nodes: frozenset[str]) -> ImageFacts:
+def fitting(name: str, facts: ImageFacts, nodes: frozenset[str]) -> ImageFacts:
     """Return the facts with those architectures that a Pod must be held to: none where all nodes will do."""
     runs = tuple(each for each in facts.architectures if each in nodes)
     if nodes and facts.architectures and not runs:

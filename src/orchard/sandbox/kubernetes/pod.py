@@ -102,11 +102,6 @@ def spec_hash(spec: SandboxSpec) -> str:
     return hashlib.sha256(plain_spec(spec).encode()).hexdigest()
 
 
-def image_of(spec: SandboxSpec) -> str:
-    """Return the image as a container runtime names it."""
-    return spec.image.removeprefix("docker://")
-
-
 def manifest(plan: Plan, settings: KubernetesSettings) -> Json:
     """Return the Pod.
 
@@ -203,7 +198,7 @@ def _sandbox(plan: Plan, settings: KubernetesSettings) -> Json:
     spec = plan.spec
     container: Json = {
         "name": CONTAINER,
-        "image": plan.facts.reference if plan.facts else image_of(spec),
+        "image": plan.facts.reference if plan.facts else settings.reference(spec.image),
         "imagePullPolicy": "IfNotPresent",
         "command": [f"{_BIN}/sandboxd", "--config-env", CONFIG_ENV],
         "env": [{"name": CONFIG_ENV, "value": _config(plan, settings)}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from orchard.core.config import env
-from orchard.core.errors import InvalidArgument
+from orchard.core.errors import CreateFailed, InvalidArgument
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,11 @@ class KubernetesSettings:
     insecure_registries: Sequence[str] = ()
     """``HOST`` or ``HOST:PORT`` of registries that are asked by plain HTTP, or whatever their certificate; the nodes
     have their own list."""
+    commit_repository: str = ""
+    """``HOST/PATH`` that images made of sandboxes are pushed to, and in which a bare ``sha256:…`` is looked for; the
+    nodes pull from there. Empty: nothing can be committed."""
+    push_secrets: Sequence[str] = ()
+    """Names of such secrets that let the service push there, where ``pull_secrets`` do not."""
     priority_class: str | None = None
     profile: Literal["baseline", "restricted"] = "baseline"
     """Level of PodSecurity that the Pods keep. ``restricted``: no root, no capabilities, no ``user=``."""
@@ -102,6 +110,24 @@ class KubernetesSettings:
     """Seconds until a pull counts as failed; ``create_timeout`` does not count meanwhile."""
     key_secret: str = "orchard-service-key"
     """Secret with the service key, from which all tokens are derived; made at the first use if absent."""
+
+    def reference(self, image: str) -> str:
+        """Return an image as a container runtime names it; a bare digest is that of a committed one.
+
+        Raises:
+            CreateFailed: nothing can be committed, so a bare digest names nothing.
+            InvalidArgument: a digest that is none.
+        """
+        if not image.startswith("sha256:"):
+            return image.removeprefix("docker://")
+        if not _DIGEST.fullmatch(image):
+            raise InvalidArgument(f"image {image!r} is no digest: sha256: and 64 of 0-9 a-f", field="image")
+        if not self.commit_repository:
+            raise CreateFailed(
+                f"image {image!r}: a digest alone is looked for in commit_repository, which is not set",
+                reason="image_not_found", hint="name the image as REPOSITORY@sha256:…",
+            )  # fmt: skip
+        return f"{self.commit_repository}@{image}"
 
 
 _ADAPTER = TypeAdapter(KubernetesSettings)
