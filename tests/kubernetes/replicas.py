@@ -94,7 +94,7 @@ class Replicas:
     def __init__(self, cluster: Cluster, namespace: str, folder: Path, count: int, **given: Any) -> None:
         self.cluster, self.namespace, self._folder = cluster, namespace, folder
         self._settings = folder / "kubernetes.toml"
-        self._settings.write_text(_toml(settings_for(cluster, namespace, **given)))
+        write_settings(self._settings, settings_for(cluster, namespace, **given))
         self._ring = KeyRing(folder / "keys.toml")
         self.key = self.new_key("default")
         self.services = [
@@ -155,8 +155,9 @@ def replicas(cluster: Cluster, folder: Path, count: int, **given: Any) -> Genera
             running.stop()
 
 
-def _toml(settings: KubernetesSettings) -> str:
-    return "\n".join(_lines(asdict(settings))) + "\n"
+def write_settings(path: Path, settings: KubernetesSettings) -> None:
+    """Write the file that ``ORCHARD_KUBERNETES`` names."""
+    path.write_text("\n".join(_lines(asdict(settings))) + "\n")
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:

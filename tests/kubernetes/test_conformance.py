@@ -1,0 +1,73 @@
+"""The conformance suite on Pods, straight and through a service; what a Pod cannot have is excepted by name."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.daemon import settings_for, special_images
+from tests.kubernetes.replicas import replicas, write_settings
+
+from orchard.sandbox.conformance import CHECKS, Check, Report, run
+from orchard.sandbox.conformance.targets import kubernetes, service
+
+ALLOWED = {"pids", "oom-score", "oom-of-children", "cpu-count", "disk"}
+"""Features that a Pod cannot have."""
+ELSEWHERE = {
+    "after delete(wait=True) no process, mount, namespace, cgroup or file is left",
+    "a sandbox whose daemon died is an error, never a blank one",
+    "an image that does not exist: the reason within 10 s",
+    "a private registry: the reason within 10 s",
+    "pulling shows as pulling, and the ready clock starts after it",
+    "during 200 slow creates the service's health answers in under 100 ms",
+    "a mount of the host is refused unless it is allowed",
+}
+"""Checks that look at the backend's machine, which is a node here; ``test_truth`` and ``test_backend`` hold them."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+@pytest.fixture(scope="module")
+def on_pods(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Report]:
+    async def go() -> Report:
+        special = special_images(cluster.registry, cluster.ours)
+        async with kubernetes(cluster.image("debian"), special) as context:
+            return await run(context)
+
+    path = tmp_path_factory.mktemp("kubernetes") / "kubernetes.toml"
+    with cluster.namespace() as namespace, pytest.MonkeyPatch.context() as patch:
+        write_settings(path, settings_for(cluster, namespace))
+        patch.setenv("ORCHARD_KUBERNETES", str(path))
+        yield asyncio.run(go())
+
+
+@pytest.fixture(scope="module")
+def on_service(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Report]:
+    async def go(url: str, key: str) -> Report:
+        special = special_images(cluster.registry, cluster.ours)
+        async with service(url, key, cluster.image("debian"), special) as context:
+            return await run(context)
+
+    with replicas(cluster, Path(tmp_path_factory.mktemp("service")), 1) as running:
+        yield asyncio.run(go(running.services[0].url, running.key))
+
+
+def judge(report: Report, check: Check) -> None:
+    found = next(each for each in report.outcomes if (each.line, each.claim) == (check.line, check.claim))
+    if found.verdict == "excepted":
+        assert {check.feature, *check.also} & ALLOWED, found.detail
+    elif found.verdict == "not applicable":
+        assert check.claim in ELSEWHERE or (check.feature == "service" and report.backend == "kubernetes")
+    else:
+        assert found.verdict == "passed", found.detail
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_on_pods(on_pods: Report, check: Check) -> None:
+    judge(on_pods, check)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_remote_over_pods(on_service: Report, check: Check) -> None:
+    judge(on_service, check)
