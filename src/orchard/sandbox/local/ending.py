@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +68,7 @@ class Endings:
     def stop(self, record: Record, detail: str | None = None) -> None:
         """Write that it was ended by request, and kill all of it; the caller holds its lock."""
         if not record.ended_at:
-            self._store.end(record.ended("deleted", detail))
+            self._end(record.ended("deleted", detail))
         self._kill(record)
 
     def discard(self, record: Record) -> None:
@@ -121,9 +122,21 @@ class Endings:
     def finish(self, record: Record) -> None:
         """Write why it ended, where that is not written yet, and remove all of it; the caller holds its lock."""
         if not self._store.read(record.id).ended_at:
-            self._store.end(self._cause(record))
+            self._end(self._cause(record))
         self._remove(record)
         self._powers.remove_tree(self._store.folder(record.id))
+
+    def _end(self, record: Record) -> None:
+        """Write an end. On a full disk the sandbox itself makes the room for it: else nothing could ever be deleted."""
+        try:
+            self._store.end(record)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._kill(record)
+            for part in ("upper", "state"):
+                self._powers.remove_tree(self._store.folder(record.id) / part)
+            self._store.end(record)
 
     def _remove(self, record: Record) -> None:
         folders = [Path(folder) for folder in record.cgroups]

@@ -303,9 +303,13 @@ def _same(path: Path, fd: int) -> bool:
 def _write_json(path: Path, value: object) -> None:
     draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as stream:
-        stream.write(json.dumps(value))  # one call into C; dump() would walk it in Python
-    draft.rename(path)
+    try:
+        with os.fdopen(fd, "w") as stream:
+            stream.write(json.dumps(value))  # one call into C; dump() would walk it in Python
+        draft.rename(path)
+    except OSError:
+        draft.unlink()
+        raise
 
 
 _NAMES = frozenset(each.name for each in fields(Record))
