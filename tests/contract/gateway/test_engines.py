@@ -11,7 +11,16 @@ from aiohttp import web
 from tests.contract.gateway.conftest import END_CHUNK, USER, ModelServer, client_of, events, status, text_chunk, whole
 
 from orchard.core.errors import RateLimited
-from orchard.gateway import Gateway, GatewayConfig, OpenAIEngine, ReplayEngine, ScriptEngine, bash_step
+from orchard.gateway import (
+    EngineRequest,
+    EngineUnavailable,
+    Gateway,
+    GatewayConfig,
+    OpenAIEngine,
+    ReplayEngine,
+    ScriptEngine,
+    bash_step,
+)
 from orchard.trajectories import Store
 
 QUICK = GatewayConfig(hold_seconds=1.0, keep_alive_seconds=0.05, header_grace_seconds=0.05)
@@ -164,6 +173,29 @@ async def test_an_engine_that_breaks_off_a_live_stream_breaks_it(store: Store, m
     assert (call.status, call.error_code) == ("aborted", "engine_unavailable")
     assert call.answer == {"role": "assistant", "content": "half"}
     assert len(model_server.bodies) == 1
+
+
+CHOICE = {"message": {"content": "hi"}, "finish_reason": "stop"}
+ODD: dict[str, Any] = {
+    "a list": [1], "text": "hi", "choices of text": {"choices": ["hi"]},
+    "a message of text": {"choices": [{"message": "hi", "delta": "hi", "finish_reason": "stop"}]},
+    "usage of words": {"choices": [CHOICE], "usage": {"prompt_tokens": "many"}},
+    "log-probabilities of text": {"choices": [CHOICE | {"logprobs": {"content": ["x"]}}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_in_another_shape_is_the_servers_fault(
+    store: Store, model_server: ModelServer, odd: str, stream: bool
+) -> None:
+    model_server.replies = [events([ODD[odd]]) if stream else status(200, ODD[odd])]
+    request = EngineRequest(session="s", turn=0, model="m", messages=USER, tools=[], params={}, stream=stream)
+    engine = OpenAIEngine(model_server.url)
+    with pytest.raises(EngineUnavailable):
+        async for _ in engine.complete(request):
+            pass
+    await engine.close()
 
 
 @pytest.mark.parametrize(("fault", "code"), [(RuntimeError("bug"), "internal"), (RateLimited("busy"), "rate_limited")])

@@ -78,11 +78,14 @@ class OpenAIEngine:
                     async for event in _events(response.content):
                         for delta in reading.take_chunk(event):
                             yield delta
+            final = reading.final()
         except EngineUnavailable:
             raise
+        except (AttributeError, KeyError, TypeError) as error:  # of JSON in another shape than we read it in
+            raise EngineUnavailable(f"what {self._url} answers is no chat completion: {error!r}") from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError, ValueError) as error:
             raise EngineUnavailable(f"the model server at {self._url} broke off: {error!r}") from error
-        yield reading.final()
+        yield final
 
     async def close(self) -> None:
         """Close the connections."""
