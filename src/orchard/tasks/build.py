@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,11 @@ class Recipe:
             str(self.platform), self.editable, list(self.setup),
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def image_name(task: str, recipe: Recipe) -> str:
+    """Return a name for the image of a task, for people; of its id what names of images may hold."""
+    return f"orchard/{re.sub('[^a-z0-9]+', '-', task.lower()).strip('-')}:{recipe.key()[:12]}"
 
 
 async def base_digest(orchard: Orchard, image: str) -> str:

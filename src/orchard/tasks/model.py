@@ -30,6 +30,8 @@ Content = Annotated[
 """Bytes of a file; base64 text where it is stored as JSON."""
 
 
+ID = r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$"
+"""Of a task; it stands in file names, labels and tables."""
 DEFAULT_MEMORY = "2GiB"
 """Of a sandbox in which a task's tests are found, an agent works or a grader judges."""
 
@@ -117,7 +119,7 @@ class TestPlan(TestNames):
 class Task(Strict):
     """One thing to be done, prepared. Nothing in ``secret`` ever reaches the agent's sandbox or the model."""
 
-    id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$")
+    id: str = Field(pattern=ID)
     kind: str
     """Which loader made it: ``release-pair``, ``toml`` …."""
     instruction: str = Field(min_length=1)

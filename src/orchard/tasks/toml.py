@@ -39,6 +39,7 @@ python = "/opt/venv/bin/python"  # where requirements are given; else "python3"
 from __future__ import annotations
 
 import asyncio
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,9 +51,9 @@ from pydantic import Field, ValidationError
 from orchard.core.errors import InvalidArgument, TaskRefused
 from orchard.sandbox import Orchard
 from orchard.tasks.base import base_image
-from orchard.tasks.build import Recipe, base_digest, build, probe, recall, remember
+from orchard.tasks.build import Recipe, base_digest, build, image_name, probe, recall, remember
 from orchard.tasks.cache import place
-from orchard.tasks.model import GraderSpec, Strict, Task, TaskLimits, TestNames, TestPlan
+from orchard.tasks.model import ID, GraderSpec, Strict, Task, TaskLimits, TestNames, TestPlan
 from orchard.tasks.protocol import LoadOptions, TaskSource
 from orchard.tasks.tree import Tree, read_tree
 from orchard.tasks.uv import Request, canonical, locked, names_in
@@ -67,7 +68,7 @@ class _Tests(TestNames):
 
 
 class _File(Strict):
-    id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}$")
+    id: str | None = Field(default=None, pattern=ID)
     image: str | None = None
     workdir: str = Field(default="/testbed", pattern=r"^/.+")
     network: Literal["none", "open"] = "none"
@@ -114,7 +115,7 @@ class TomlSource:
         platform = await probe(orchard, base) if file.requirements else None
         lock = None
         if platform is not None:
-            library = _library(work) if file.install else None
+            library = library_in(work) if file.install else None
             lock = await locked(Request([*_TOOLS, *file.requirements], platform, without=library))
             if library and canonical(library) in names_in(lock):
                 raise TaskRefused(f"the environment would install {library} itself", reason="dependencies")
@@ -122,9 +123,7 @@ class TomlSource:
         kept = place(f"prepared/{KIND}", recipe.key())
         if known := await recall(orchard, kept):
             return known[0]
-        digest = await build(
-            orchard, recipe, f"orchard/{self.id.lower().replace('@', '-').replace('+', '-')}:{recipe.key()[:12]}"
-        )
+        digest = await build(orchard, recipe, image_name(self.id, recipe))
         remember(kept, digest)
         return digest
 
@@ -159,18 +158,24 @@ def _read(path: Path, options: LoadOptions) -> TomlSource:
         key = ".".join(str(part) for part in first["loc"])
         raise InvalidArgument(f"{path}: {key}: {first['msg']}", field=key) from error
     _check(path, file)
-    words = folder / "instruction.md"
-    if not words.is_file() or not words.read_text().strip():
-        raise InvalidArgument(f"{words} is missing or empty", field="instruction.md")
-    gold = folder / "gold.patch"
-    return TomlSource(
-        file.id or folder.name, folder, file, words.read_text(), options.image,
-        gold.read_text() if gold.is_file() else None,
-    )  # fmt: skip
+    words = _text(folder / "instruction.md")
+    if words is None or not words.strip():
+        raise InvalidArgument(f"{folder / 'instruction.md'} is missing or empty", field="instruction.md")
+    gold = _text(folder / "gold.patch")
+    return TomlSource(file.id or folder.name, folder, file, words, options.image, gold)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8") if path.is_file() else None
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{path} is not UTF-8: {error}", field=path.name) from error
 
 
 def _check(path: Path, file: _File) -> None:
     """Refuse what each key allows and all together do not."""
+    if not re.fullmatch(ID, file.id or path.resolve().parent.name):
+        raise InvalidArgument(f"{path}: id: the folder's name cannot be a task's", field="id", hint="give an id")
     if any(grader.type == "tests" for grader in file.graders) and file.tests is None:
         raise InvalidArgument(f"{path}: tests: the grader 'tests' needs this table", field="tests")
     if "tests" in file.secret:
@@ -190,9 +195,13 @@ def _plan(file: _File, tests: Tree) -> TestPlan:
     )  # fmt: skip
 
 
-def _library(work: Tree) -> str | None:
+def library_in(work: Tree) -> str | None:
     """Return the name of the distribution in ``work``, where its pyproject tells it."""
     if "pyproject.toml" not in work:
         return None
-    name = tomllib.loads(work["pyproject.toml"].data.decode()).get("project", {}).get("name")
+    try:
+        project = tomllib.loads(work["pyproject.toml"].data.decode()).get("project")
+    except ValueError as error:  # of TOML or of UTF-8
+        raise TaskRefused(f"work/pyproject.toml cannot be read: {error}", reason="dependencies") from error
+    name = project.get("name") if isinstance(project, dict) else None
     return str(name) if name else None

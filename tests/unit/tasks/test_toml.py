@@ -3,8 +3,11 @@ from typing import Any
 
 import pytest
 
-from orchard.core.errors import InvalidArgument
+from orchard.core.errors import InvalidArgument, TaskRefused
+from orchard.tasks.build import Recipe, image_name
 from orchard.tasks.registry import load_tasks
+from orchard.tasks.toml import library_in
+from orchard.tasks.tree import SourceFile
 
 GOOD = """
 id = "my-task"
@@ -112,3 +115,34 @@ def test_the_documented_example_is_one_that_loads(tmp_path: Path) -> None:
     example: Any = (module.__doc__ or "").split("```toml\n")[1].split("```")[0]
     (source,) = load_tasks(str(folder(tmp_path / "t", example)))
     assert source.id == "slugify-keeps-digits"
+
+
+@pytest.mark.parametrize("name", ["instruction.md", "gold.patch"])
+def test_a_file_that_is_not_utf8_is_named(tmp_path: Path, name: str) -> None:
+    place = folder(tmp_path / "t")
+    (place / name).write_bytes(b"caf\xe9\n")
+    with pytest.raises(InvalidArgument, match=r"not UTF-8") as caught:
+        load_tasks(str(place))
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize("name", ["my task", "日本", "-x", "a\n"])
+def test_a_folder_whose_name_is_no_id_needs_one(tmp_path: Path, name: str) -> None:
+    place = folder(tmp_path / name, GOOD.replace('id = "my-task"\n', ""))
+    with pytest.raises(InvalidArgument) as caught:
+        load_tasks(str(place))
+    assert caught.value.field == "id"
+    folder(place)
+    assert [source.id for source in load_tasks(str(place))] == ["my-task"]
+
+
+def test_a_broken_pyproject_of_the_work_tree_is_the_tasks_fault() -> None:
+    with pytest.raises(TaskRefused, match=r"work/pyproject\.toml"):
+        library_in({"pyproject.toml": SourceFile(b"[[[broken")})
+    assert library_in({"pyproject.toml": SourceFile(b"project = 3")}) is None
+
+
+@pytest.mark.parametrize(("task", "name"), [("a..b-", "a-b"), ("X@1..2", "x-1-2"), ("a+b_c", "a-b-c")])
+def test_any_id_makes_a_name_of_an_image(task: str, name: str) -> None:
+    recipe = Recipe("sha256:0", "/testbed", {}, task)
+    assert image_name(task, recipe) == f"orchard/{name}:{recipe.key()[:12]}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchard.sandbox import Orchard
 from orchard.tasks.base import base_image
-from orchard.tasks.build import Recipe, base_digest, build, probe, recall, remember
+from orchard.tasks.build import Recipe, base_digest, build, image_name, probe, recall, remember
 from orchard.tasks.cache import place
 from orchard.tasks.model import GraderSpec, Task, TestPlan
 from orchard.tasks.protocol import LoadOptions, TaskSource
@@ -79,7 +79,7 @@ class PairSource:
         return Recipe(base, WORKDIR, old.tree, title, lock=lock, platform=platform, editable=True)
 
     async def _make(self, orchard: Orchard, recipe: Recipe, new: Sdist, change: Difference, text: str) -> Task:
-        digest = await build(orchard, recipe, _image_name(self.pair, recipe))
+        digest = await build(orchard, recipe, image_name(self.pair.id, recipe))
         limits = self.pair.limits
         roots = suite_roots(new.tree)
         files = {path for tree in (recipe.tree, new.tree) for path in tree if path.endswith(".py")}
@@ -114,10 +114,6 @@ def _protected(tree: Tree, roots: list[str]) -> list[str]:
 
 def _python() -> str:
     return TestPlan.model_fields["python"].default
-
-
-def _image_name(pair: Pair, recipe: Recipe) -> str:
-    return f"orchard/{pair.id.replace('@', '-').replace('..', '-').lower()}:{recipe.key()[:12]}"
 
 
 def _kept(recipe: Recipe, new: Sdist, pair: Pair) -> Path:
