@@ -58,11 +58,12 @@ class Plan:
             raise InvalidArgument(
                 f"options for {', '.join(stray)}, which the plan does not use", field="option", hint=hint
             )
-        names = [one.name for one in self.policies]
+        names, tasks = [one.name for one in self.policies], [one.id for one in self.sources]
         if not self.sources or not self.harnesses or not self.policies or self.attempts < 1:
             raise InvalidArgument("an evaluation needs tasks, a harness, a policy and an attempt", field="plan")
-        if len(set(names)) < len(names) or len(set(self.harnesses)) < len(self.harnesses):
-            raise InvalidArgument("a harness or policy is named twice", field="plan")
+        for kind, given in (("task", tasks), ("harness", self.harnesses), ("policy", names)):
+            if twice := sorted({name for name in given if given.count(name) > 1}):
+                raise InvalidArgument(f"{kind} {', '.join(twice)} is named more than once", field="plan")
         return self
 
     def jobs(self) -> Iterator[Job]:

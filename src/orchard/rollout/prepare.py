@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from orchard.rewards.registry import grader
 from orchard.rollout.boundary import RolloutFailed, boundary
 from orchard.rollout.jobs import Bounds, Event, Job, Observe, pause
 from orchard.sandbox import Orchard
@@ -70,6 +71,8 @@ class Preparation:
                 try:
                     with boundary("prepare"):
                         task = await job.source.prepare(self._orchard)
+                        for spec in task.graders:
+                            grader(spec.type)  # one that there is not is known before any agent works
                     self._observe(Event("prepared", job))
                     return task
                 except RolloutFailed as error:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from orchard.rollout.jobs import Event, Observe
-from orchard.trajectories import RolloutRecord
+from orchard.trajectories import Failure, RolloutRecord
 
 
 class Board:
@@ -24,7 +24,7 @@ class Board:
     def observe(self, event: Event) -> None:
         """Take in one event."""
         if event.kind != "known" and self._known:
-            self._console.print(f"[dim]resumed[/]  {self._known} of {self._total} were done before")
+            self._say(f"[dim]resumed[/]  {self._known} of {self._total} were done before")
             self._known = 0
         if event.kind == "started":
             self.running += 1
@@ -32,10 +32,9 @@ class Board:
             self.done += 1
             self._known += 1
         elif event.kind == "prepared":
-            self._console.print(f"[dim]prepared[/] {escape(event.job.source.id)}")
+            self._say(f"[dim]prepared[/] {escape(event.job.source.id)}")
         elif event.kind == "failed" and event.failure:
-            words = escape(f"{event.failure.reason}: {event.failure.text}".splitlines()[0][:200])
-            self._console.print(f"[yellow]again[/]    {escape(event.job.title)}: {event.failure.seam}, {words}")
+            self._say(f"[yellow]again[/]    {escape(event.job.title)}: {_words(event.failure)}")
         elif event.kind == "closed" and event.record:
             self._closed(event, event.record)
         self._draw()
@@ -47,7 +46,12 @@ class Board:
         self.failed += record.failure is not None
         seconds = sum(record.seconds.get(stage, 0.0) for stage in ("sandbox", "harness", "patch", "grade"))
         facts = f"{record.stop or '-'}, {record.turns} turns, {seconds:.1f} s ({self.done}/{self._total})"
-        self._console.print(f"{_word(record)} {escape(event.job.title)} [dim]{facts}[/]")
+        self._say(f"{_word(record)} {escape(event.job.title)} [dim]{facts}[/]")
+        if record.failure:
+            self._say(f"         {_words(record.failure)}")
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True)  # in a log, an event is one line of whatever length
 
     def _draw(self) -> None:
         if self._bar:
@@ -59,9 +63,16 @@ class Board:
             )
 
 
+def _words(failure: Failure) -> str:
+    """Return where it failed and why, in one line; of a longer text the end tells most."""
+    text = failure.text.strip().splitlines() or [""]
+    shown = text[0][:300] if len(text) == 1 else f"{text[0][:150]} … {text[-1][:150]}"
+    return escape(f"{failure.seam}, {failure.reason}: {shown}")
+
+
 def _word(record: RolloutRecord) -> str:
     if record.failure:
-        return f"[yellow]broken[/]   ({record.failure.seam}: {escape(record.failure.reason)})"
+        return "[yellow]broken[/]  "
     if record.reward is not None and record.reward >= 1.0:
         return "[green]passed[/]  "
     return f"[red]failed[/]   [dim]{record.reward:g}[/]" if record.reward else "[red]failed[/]  "

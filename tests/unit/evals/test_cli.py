@@ -31,6 +31,8 @@ def test_a_model_server_that_is_not_there_is_told_at_once(
         (["--model", "m", "--base-url", "http://h:port/v1"], "is no URL of a model server"),
         (["--model", "m"], "--model needs --base-url"),
         ([], "give --policy, or --model with --base-url"),
+        ([str(EXAMPLE), "--policy", "gold"], "task slug-keeps-digits is named more than once"),
+        (["--policy", "gold", "--policy", "gold"], "policy gold is named more than once"),
         (["--policy", "gold", "--harness", "mini"], "no harness 'mini'"),
         (["--policy", "gold", "--only", "other"], "no task other"),
         (["--policy", "gold", "--option", "temperature=1"], "--option takes HARNESS.NAME=VALUE"),

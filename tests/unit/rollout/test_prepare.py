@@ -5,16 +5,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
-from tests.support.toy import MEND, Toy
+from tests.support.toy import MEND, PatchSays, Toy
 from tests.support.waiting import until
 
 from orchard.core.errors import TaskRefused, Unavailable
+from orchard.rewards.registry import GRADERS
 from orchard.rollout import prepare
 from orchard.rollout.boundary import RolloutFailed
 from orchard.rollout.jobs import Bounds, Job
 from orchard.rollout.prepare import Preparation
 from orchard.sandbox import Orchard
-from orchard.tasks.model import Task
+from orchard.tasks.model import GraderSpec, Task
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,20 @@ def jobs(count: int, *trouble: Exception) -> tuple[list[Job], list[str]]:
 
 
 @pytest.fixture
-def preparation() -> Preparation:
+def preparation(monkeypatch: pytest.MonkeyPatch) -> Preparation:
+    monkeypatch.setitem(GRADERS, "patch-says", PatchSays)
     return Preparation(Orchard(), Bounds(prepare=1, tries=2, pause=0.01), lambda event: None)
+
+
+async def test_a_grader_that_there_is_not_is_known_before_any_agent_works(preparation: Preparation) -> None:
+    class Odd(Toy):
+        async def prepare(self, orchard: Orchard) -> Task:
+            return (await super().prepare(orchard)).model_copy(update={"graders": [GraderSpec(type="nope")]})
+
+    with pytest.raises(RolloutFailed, match="no grader 'nope'") as caught:
+        await preparation.task(Job(Odd("toy"), "bash-loop", MEND, 0))
+    assert (caught.value.failure.seam, caught.value.again) == ("prepare", False)
+    await preparation.close()
 
 
 async def test_one_task_is_prepared_ahead_and_no_more_until_it_is_asked_for(preparation: Preparation) -> None:

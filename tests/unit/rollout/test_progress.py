@@ -25,7 +25,9 @@ def record(reward: float | None, failure: Failure | None = None) -> RolloutRecor
 @pytest.mark.parametrize("terminal", [False, True])
 def test_every_end_is_a_line_and_a_terminal_has_a_bar(terminal: bool) -> None:
     shown, job = io.StringIO(), Job(Toy("toy"), "bash-loop", MEND, 0)
-    with board(Console(file=shown, width=100, force_terminal=terminal, color_system=None), 5) as observe:
+    with board(
+        Console(file=shown, width=60 if not terminal else 100, force_terminal=terminal, color_system=None), 5
+    ) as observe:
         for event in (
             Event("known", job), Event("prepared", job), Event("started", job), Event("failed", job, AWAY),
             Event("closed", job, None, record(1.0)), Event("closed", job, None, record(0.0)),
@@ -33,10 +35,15 @@ def test_every_end_is_a_line_and_a_terminal_has_a_bar(terminal: bool) -> None:
         ):  # fmt: skip
             observe(event)
     text = shown.getvalue()
-    assert "again    toy · bash-loop · mend #0: engine, engine_unavailable: the server [bold]answered[/] 503\n" in text
+    assert (
+        "again    toy · bash-loop · mend #0: engine, engine_unavailable: the server [bold]answered[/] 503 … more\n"
+        in text
+    )
     assert text.count("resumed  1 of 5 were done before\n") == 1
     assert "passed   toy · bash-loop · mend #0 submitted, 3 turns, 3.2 s (2/5)\n" in text
     assert "failed   toy · bash-loop · mend #0 submitted, 3 turns, 3.2 s (3/5)\n" in text
-    assert "broken   (engine: engine_unavailable) toy" in text
+    assert "broken   toy · bash-loop · mend #0 submitted, 3 turns, 3.2 s (4/5)\n" in text
+    why = "engine, engine_unavailable: the server [bold]answered[/] 503 … more\n"
+    assert text.count(why) == 2, "of a try and of the end"
     assert ("1 passed · 1 broken" in text) is terminal
     assert ("4/5" in text.replace("(4/5)", "")) is terminal
