@@ -1,0 +1,86 @@
+"""What the API server's answers mean, and what a settings file may hold."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchard.core.errors import (
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    OrchardError,
+    RateLimited,
+    Unauthorized,
+    Unavailable,
+)
+from orchard.sandbox.kubernetes import KubernetesSettings, NodeSize, load_settings
+from orchard.sandbox.kubernetes.client import Expired, failure
+
+
+def answer(reason: str, **details: object) -> bytes:
+    return json.dumps({"kind": "Status", "message": "its words", "reason": reason, "details": details}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "kind"),
+    [
+        (401, "Unauthorized", Unauthorized), (403, "Forbidden", Unauthorized), (404, "NotFound", NotFound),
+        (409, "AlreadyExists", Conflict), (422, "Invalid", InvalidArgument), (500, "InternalError", Unavailable),
+        (503, "ServiceUnavailable", Unavailable), (429, "TooManyRequests", RateLimited),
+    ],
+)  # fmt: skip
+def test_an_error_is_typed_and_keeps_the_servers_reason_and_words(
+    status: int, reason: str, kind: type[OrchardError]
+) -> None:
+    error = failure(status, answer(reason), "")
+    assert type(error) is kind
+    assert isinstance(error, OrchardError)
+    assert error.reason == reason
+    assert "its words" in error.message
+
+
+def test_a_version_that_is_no_longer_kept_is_told_apart() -> None:
+    assert isinstance(failure(410, answer("Expired"), ""), Expired)
+
+
+@pytest.mark.parametrize(
+    ("body", "after", "seconds"),
+    [(answer("x", retryAfterSeconds=7), "3", 7.0), (answer("x"), "3", 3.0), (b"no JSON", "", 1.0)],
+)
+def test_a_server_that_asks_us_to_wait_says_for_how_long(body: bytes, after: str, seconds: float) -> None:
+    error = failure(429, body, after)
+    assert isinstance(error, RateLimited)
+    assert error.retry_after == seconds
+
+
+def test_an_answer_that_is_no_json_is_told_as_it_is() -> None:
+    assert "<html>oops" in str(failure(502, b"<html>oops", ""))
+
+
+def test_settings_come_from_a_file_with_the_same_names(tmp_path: Path) -> None:
+    path = tmp_path / "kubernetes.toml"
+    path.write_text(
+        'namespace = "boxes"\ndaemon_image = "x"\nprofile = "restricted"\npull_secrets = ["a"]\n'
+        '[largest_node]\ncpu = 4\nmemory = 1024\n[[tolerations]]\nkey = "spot"\n'
+    )
+    found = load_settings(path)
+    assert (found.namespace, found.profile, list(found.pull_secrets)) == ("boxes", "restricted", ["a"])
+    assert (found.largest_node, found.tolerations[0]) == (NodeSize(4.0, 1024), {"key": "spot"})
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("profile = 'odd'", "profile"), ("nothing = 1", "nothing"), ("creates = 'x'", "creates"), ("= =", "kubernetes")],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / "kubernetes.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidArgument) as caught:
+        load_settings(path)
+    assert named in (caught.value.field or "") + str(caught.value)
+
+
+def test_without_a_file_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORCHARD_KUBERNETES", raising=False)
+    assert load_settings() == KubernetesSettings()
