@@ -93,7 +93,7 @@ func run(arguments []string) error {
 	rooms = append(rooms, tree, tunnel.New(tunnel.Deps{Activity: life}))
 	listener, err := listen(c.Listen)
 	if err == nil {
-		err = narrow(c.IPv6)
+		err = ipv6.Narrow(c.IPv6)
 	}
 	if err != nil {
 		return err
@@ -126,21 +126,6 @@ func entrypoint(table *process.Table, argv []string) {
 
 // unsealed are the routes by which nothing runs in the sandbox, served before it is sealed too.
 var unsealed = []string{"GET /v1/health", "POST /v1/seal", "GET /v1/lease", "POST /v1/lease", "POST /v1/shutdown"}
-
-// narrow takes IPv6 from all that runs here, as the configuration says; the listener stays.
-func narrow(wanted string) error {
-	keep := wanted == ""
-	if wanted == "if_assigned" {
-		var err error
-		if keep, err = ipv6.Assigned(); err != nil {
-			return err
-		}
-	}
-	if keep {
-		return nil
-	}
-	return ipv6.Off()
-}
 
 // quiet are the routes that are no activity.
 func quiet() []string {

@@ -27,9 +27,23 @@ const (
 	ioUringSetup   = 425 // makes sockets unseen
 )
 
-// Assigned tells whether an interface has an IPv6 address that leads beyond its link: then
+// Narrow takes IPv6 from all that runs here, "off" always and "if_assigned" where nothing
+// leads beyond a link; "" leaves it.
+func Narrow(wanted string) error {
+	if wanted == "if_assigned" {
+		if keep, err := assigned(); keep || err != nil {
+			return err
+		}
+	}
+	if wanted == "" {
+		return nil
+	}
+	return off()
+}
+
+// assigned tells whether an interface has an IPv6 address that leads beyond its link: then
 // the cluster's network knows IPv6, and its policies do.
-func Assigned() (bool, error) {
+func assigned() (bool, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
 		return false, err
@@ -42,10 +56,10 @@ func Assigned() (bool, error) {
 	return false, nil
 }
 
-// Off makes every later socket of that family fail with EAFNOSUPPORT, here and in all
+// off makes every later socket of that family fail with EAFNOSUPPORT, here and in all
 // descendants, for good. Sockets that are open stay. It needs no power, but from then on
 // programs with the set-user-ID bit run without it.
-func Off() error {
+func off() error {
 	filter := program()
 	bpf := syscall.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	runtime.LockOSThread() // the bit is the thread's; the filter takes it along to the others
