@@ -91,10 +91,7 @@ func run(arguments []string) error {
 		return err
 	}
 	rooms = append(rooms, tree, tunnel.New(tunnel.Deps{Activity: life}))
-	listener, err := listen(c.Listen)
-	if err == nil {
-		err = ipv6.Narrow(c.IPv6)
-	}
+	listener, err := listen(c)
 	if err != nil {
 		return err
 	}
@@ -164,7 +161,16 @@ func stateFolder(c *config.Config) (*dirfd.Dir, error) {
 	return &d, nil
 }
 
-func listen(l config.Listen) (net.Listener, error) {
+// listen opens the door, and then narrows the families in which others may open one.
+func listen(c *config.Config) (net.Listener, error) {
+	listener, err := listener(c.Listen)
+	if err != nil {
+		return nil, err
+	}
+	return listener, ipv6.Narrow(c.IPv6)
+}
+
+func listener(l config.Listen) (net.Listener, error) {
 	if l.FD == nil {
 		return net.Listen("tcp", l.TCP)
 	}
