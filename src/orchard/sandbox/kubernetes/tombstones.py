@@ -30,6 +30,7 @@ RECORD = "orchard/tombstone"
 _log = logging.getLogger(__name__)
 _RECORD = TypeAdapter(SandboxInfo)
 _MOST = 10_000
+_ON_ITS_WAY = (None, "PodInitializing", "ContainerCreating")
 _FLUSH_SECONDS = 3.0
 _LATE_SECONDS = 5.0
 _LONGEST_MESSAGE = 1024  # bytes; the API server takes no more
@@ -48,7 +49,7 @@ class Tombstones:
         """Take note of a change of a Pod, if it is the end of a sandbox of ours; ``write`` makes it known to all."""
         pod = new or old
         who = self._key.owner(pod, labels.TENANT) if pod is not None else None
-        if pod is None or who is None or who.id in self._graves or not has_run(pod):
+        if pod is None or who is None or who.id in self._graves or not _may_have_run(pod):
             return
         death = classify(pod)
         if death is None and new is None:
@@ -145,16 +146,25 @@ class Tombstones:
 
 
 def has_run(pod: Json) -> bool:
-    """Return True if the sandbox's container was ever started; else nobody has heard of its id.
+    """Return True if the kubelet says that the sandbox's container was started.
 
     A Pod that is deleted before is given a container that ended, but never began.
     """
-    for each in parts(pod, "status", "containerStatuses"):
-        if each["name"] == CONTAINER:
-            ended = part(each, "state", "terminated")
-            began = ended.get("startedAt") or (ended and not pod["metadata"].get("deletionTimestamp"))
-            return bool("running" in part(each, "state") or began or each.get("restartCount"))
-    return False
+    main = _main(pod)
+    ended = part(main, "state", "terminated")
+    began = ended.get("startedAt") or (ended and not pod["metadata"].get("deletionTimestamp"))
+    return bool("running" in part(main, "state") or began or main.get("restartCount"))
+
+
+def _may_have_run(pod: Json) -> bool:
+    """Return True if somebody may know of the sandbox: its daemon answers before the kubelet says that it runs."""
+    state = part(_main(pod), "state")
+    on_its_way = "terminated" not in state and part(state, "waiting").get("reason") in _ON_ITS_WAY
+    return has_run(pod) or bool(part(pod, "status").get("podIP") and on_its_way)
+
+
+def _main(pod: Json) -> Json:
+    return next((each for each in parts(pod, "status", "containerStatuses") if each["name"] == CONTAINER), Json())
 
 
 def _late(pod: Json) -> bool:
