@@ -211,7 +211,7 @@ async def test_no_command_ever_runs_before_the_network_is_shut(place: Place) -> 
         tries = (f"{{ nc -w 2 {host} {port} </dev/null && echo OUT $0 {host}; }} &" for host, port in targets)
         return f"{' '.join(tries)} wait"
 
-    async with ours(place) as (address, port, seen), AsyncExitStack() as stack:
+    async with ours(place) as (address, port, seen):
         api, world = place.inside()[0][2:], place.world()[0][2:]
         async with place.orchard.sandbox(image, network="open") as box:
             out = ["sh", "-c", leave(world), "command"]
@@ -223,11 +223,10 @@ async def test_no_command_ever_runs_before_the_network_is_shut(place: Place) -> 
         script = leave(api, (address, port))
 
         async def one() -> str:
-            entrypoint = ["sh", "-c", script, "entrypoint"]
-            box = await stack.enter_async_context(place.orchard.sandbox(image, entrypoint=entrypoint))
-            first = await box.run(["sh", "-c", script, "command"], timeout=60)
-            entry = await (await box.attach("entrypoint")).result()
-            return first.check().text + entry.text
+            async with place.orchard.sandbox(image, entrypoint=["sh", "-c", script, "entrypoint"]) as box:
+                first = await box.run(["sh", "-c", script, "command"], timeout=60)
+                entry = await (await box.attach("entrypoint")).result()
+                return first.check().text + entry.text
 
         told = await asyncio.gather(*(one() for _ in range(100)))
         assert len(told) == 100
