@@ -10,7 +10,7 @@ import typer
 
 from orchard.cli import console
 from orchard.cli.evaluation import run_plan, show, trouble
-from orchard.cli.options import Json, RetryBroken, pairs
+from orchard.cli.options import Json, RetryBroken, Url, pairs
 from orchard.core.config import env
 from orchard.core.errors import InvalidArgument
 
@@ -44,6 +44,7 @@ def evaluate(
     option: Annotated[list[str] | None, typer.Option(help="HARNESS.NAME=JSON, an option of a harness.")] = None,
     validate: Annotated[bool, typer.Option(help="Let a gold and an empty run prove each task first.")] = True,
     retry_broken: RetryBroken = False,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """Evaluate policies on tasks under harnesses: table, JSON, and a page with every trajectory.
@@ -64,7 +65,7 @@ def evaluate(
         folder=run, attempts=attempts, bounds=Bounds(prepare_at_once, at_once, grade_at_once, tries),
         validate=validate, retry_broken=retry_broken, config=_by_harness(_values(option or [], "option")),
     )  # fmt: skip
-    report = console.run_async(run_plan(plan.checked()))
+    report = console.run_async(run_plan(plan.checked(), url))
     show(report, run, json=json)
     lines = trouble(report)
     for line in lines:

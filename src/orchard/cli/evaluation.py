@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from orchard.evals.run import Plan
 
 
-async def run_plan(plan: Plan) -> Report:
-    """Run ``plan`` on this machine or the service that ORCHARD_URL names; progress goes to stderr."""
+async def run_plan(plan: Plan, url: str | None = None) -> Report:
+    """Run ``plan`` on the service at ``url`` or ORCHARD_URL, else on this machine; progress goes to stderr."""
     from rich.console import Console
 
     from orchard import Orchard
@@ -24,7 +24,7 @@ async def run_plan(plan: Plan) -> Report:
         for policy in plan.policies:
             if policy.check:
                 await policy.check()
-        async with Orchard() as orchard:
+        async with Orchard(url) as orchard:
             with board(Console(stderr=True), plan.total()) as observe:
                 return await evaluate(plan, orchard, observe)
     finally:

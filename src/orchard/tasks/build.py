@@ -29,6 +29,8 @@ _PROBE = (
     "libc='-'.join(platform.libc_ver()) if platform.libc_ver()[0] else 'musl'\n"
     "print(json.dumps(['%d.%d' % sys.version_info[:2], platform.machine(), libc]))\n"
 )
+_ALONE = ("sha256", "oci", "oci-archive", "docker-archive", "docker-daemon")
+"""Kinds of images that lie in the backend's own store, where a digest is enough."""
 _WRAPPED = ("python", "python3", "pip", "pytest")
 _IGNORED = "__pycache__/\n*.pyc\n.pytest_cache/\n*.egg-info/\nbuild/\n"
 _GIT = (
@@ -45,7 +47,7 @@ class Recipe:
     """All that goes into a prepared image."""
 
     base: str
-    """Digest of the image it stands on, or a name where it has none."""
+    """The image it stands on, by digest where it has one."""
     workdir: str
     tree: Tree = field(repr=False)
     """What lies in ``workdir``; empty: the base's own."""
@@ -62,8 +64,8 @@ class Recipe:
     def key(self) -> str:
         """Return a hash of everything above and of what this module does with it."""
         facts = [
-            RECIPE, self.base, self.workdir, hashlib.sha256(as_tar(self.tree)).hexdigest(), self.title, self.lock,
-            str(self.platform), self.editable, list(self.setup),
+            RECIPE, _digest_in(self.base), self.workdir, hashlib.sha256(as_tar(self.tree)).hexdigest(), self.title,
+            self.lock, str(self.platform), self.editable, list(self.setup),
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
@@ -74,12 +76,24 @@ def image_name(task: str, recipe: Recipe) -> str:
 
 
 async def base_digest(orchard: Orchard, image: str) -> str:
-    """Return the digest of ``image``, fetched if needed, or ``image`` itself where it has none.
+    """Return ``image`` by its digest, fetched if needed, or ``image`` itself where it has none.
+
+    One of a registry keeps its repository, ``REPOSITORY@sha256:…``: a digest alone is found where images are made.
 
     Raises:
         CreateFailed: there is no such image.
     """
-    return await orchard.backend.resolve_image(image) or image
+    digest = await orchard.backend.resolve_image(image)
+    if digest is None:
+        return image
+    if image.partition(":")[0] in _ALONE:
+        return digest
+    folder, slash, name = image.removeprefix("docker://").partition("@")[0].rpartition("/")
+    return f"{folder}{slash}{name.partition(':')[0]}@{digest}"
+
+
+def _digest_in(image: str) -> str:
+    return image.rpartition("@")[2]
 
 
 async def probe(orchard: Orchard, image: str) -> Platform:
@@ -88,8 +102,8 @@ async def probe(orchard: Orchard, image: str) -> Platform:
     Raises:
         TaskRefused: it has none; reason ``install_failed``.
     """
-    remembered = place("platforms", image)
-    if not remembered.exists() or not image.startswith("sha256:"):
+    remembered = place("platforms", _digest_in(image))
+    if not remembered.exists() or "sha256:" not in image:
         async with orchard.sandbox(image) as box:
             try:
                 result = await box.run(["python3", "-c", _PROBE], timeout=60)
