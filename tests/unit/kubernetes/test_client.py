@@ -15,7 +15,7 @@ from orchard.core.errors import (
     Unavailable,
 )
 from orchard.sandbox.kubernetes import KubernetesSettings, NodeSize, load_settings
-from orchard.sandbox.kubernetes.client import Expired, failure
+from orchard.sandbox.kubernetes.client import Expired, Forbidden, failure
 
 
 def answer(reason: str, **details: object) -> bytes:
@@ -25,7 +25,7 @@ def answer(reason: str, **details: object) -> bytes:
 @pytest.mark.parametrize(
     ("status", "reason", "kind"),
     [
-        (401, "Unauthorized", Unauthorized), (403, "Forbidden", Unauthorized), (404, "NotFound", NotFound),
+        (401, "Unauthorized", Unauthorized), (403, "Forbidden", Forbidden), (404, "NotFound", NotFound),
         (409, "AlreadyExists", Conflict), (422, "Invalid", InvalidArgument), (500, "InternalError", Unavailable),
         (503, "ServiceUnavailable", Unavailable), (429, "TooManyRequests", RateLimited),
     ],

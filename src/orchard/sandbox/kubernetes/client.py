@@ -45,6 +45,12 @@ class Expired(Exception):
     """The version asked for is no longer kept by the API server: list anew."""
 
 
+class Forbidden(Unauthorized):
+    """403. ``name`` is that of the object that an admission rule refused; without one, we may not ask at all."""
+
+    name: str | None = None
+
+
 class Cluster:
     """One API server, seen from one event loop.
 
@@ -237,7 +243,7 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
 
 
 _KINDS: dict[int, type[OrchardError]] = {
-    401: Unauthorized, 403: Unauthorized, 404: NotFound, 409: Conflict,
+    401: Unauthorized, 403: Forbidden, 404: NotFound, 409: Conflict,
     400: InvalidArgument, 413: InvalidArgument, 422: InvalidArgument,
 }  # fmt: skip
 _HINTS = {
@@ -263,4 +269,7 @@ def failure(status: int, body: bytes, after: str) -> Exception:
         return RateLimited(message, retry_after=float(seconds), reason=reason)
     if status in _SERVER_FAULTS:
         return Unavailable(message, reason=reason)
-    return _KINDS.get(status, OrchardError)(message, reason=reason, hint=_HINTS.get(status))
+    error = _KINDS.get(status, OrchardError)(message, reason=reason, hint=_HINTS.get(status))
+    if isinstance(error, Forbidden):
+        error.name = details.get("name")
+    return error

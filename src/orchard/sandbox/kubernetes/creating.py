@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NoReturn, TypeAlias
 
-from orchard.core.errors import Conflict, CreateFailed, InvalidArgument, NotFound, OrchardError, Unauthorized
+from orchard.core.errors import Conflict, CreateFailed, InvalidArgument, NotFound, OrchardError
 from orchard.core.tasks import finish
 from orchard.sandbox.kubernetes import deaths, labels
 from orchard.sandbox.kubernetes.cache import Following, PodCache
 from orchard.sandbox.kubernetes.capacity import never_fits
-from orchard.sandbox.kubernetes.client import Cluster
+from orchard.sandbox.kubernetes.client import Cluster, Forbidden
 from orchard.sandbox.kubernetes.complaints import Complaints
 from orchard.sandbox.kubernetes.groups import Groups
 from orchard.sandbox.kubernetes.identity import Identity, ServiceKey, new_sandbox_id, pod_name
@@ -134,8 +134,13 @@ class Maker:
                     pod = await self._cluster.get(f"{pods}/{who.name}")
                 except NotFound:  # it has just gone
                     continue
-            except Unauthorized as error:
-                raise self._refused(error) from error
+            except Forbidden as error:
+                if error.name is None:
+                    raise
+                raise CreateFailed(
+                    f"the cluster refuses the Pod: {error.message}", reason="start_failed",
+                    hint="a quota, PodSecurity or another admission rule of its namespace says so",
+                ) from error  # fmt: skip
             owner = self._key.owner(pod, labels.TENANT)
             if owner is None:
                 raise Conflict(
@@ -146,10 +151,6 @@ class Maker:
                 raise Conflict("the idempotency key was used for another specification", hint="use a new key")
             self._cache.put(pod)
             return pod, owner
-
-    @staticmethod
-    def _refused(error: Unauthorized) -> OrchardError:
-        return Unauthorized(f"the Pod is refused: {error.message}", reason=error.reason, hint=error.hint)
 
     async def _ready(self, who: Identity, spec: SandboxSpec, split: Split, end_turn: Callable[[], None]) -> Json:
         """Return the Pod once its daemon answers; while no node can take it, it holds up nobody."""
