@@ -112,13 +112,15 @@ class Faulty:
         back = Fault(cut_answer=1) if swallow else fault
         there = asyncio.ensure_future(self._copy(reader, ups, fault, "cut_request"))
         here = asyncio.ensure_future(self._copy(upstream, [] if swallow else [writer], back, "cut_answer"))
-        await asyncio.wait([there, here], return_when=asyncio.FIRST_EXCEPTION)  # a cut, or both have ended
-        if swallow:
-            await self._answer_502(writer, writers, "502_after")
         halves += [there, here]
-        for half in halves:
-            half.cancel()
-        await asyncio.gather(*halves, return_exceptions=True)
+        try:
+            await asyncio.wait([there, here], return_when=asyncio.FIRST_EXCEPTION)  # a cut, or both have ended
+            if swallow:
+                await self._answer_502(writer, writers, "502_after")
+        finally:
+            for half in halves:
+                half.cancel()
+            await asyncio.gather(*halves, return_exceptions=True)
 
     async def _answer_502(self, writer: asyncio.StreamWriter, writers: list[asyncio.StreamWriter], kind: Kind) -> None:
         self.injected[kind] += 1

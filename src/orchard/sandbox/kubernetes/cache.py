@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
 from typing import TypeAlias, cast
 
-from orchard.core.errors import NotFound, OrchardError
+from orchard.core.errors import NotFound, OrchardError, RateLimited
 from orchard.core.retry import Patience
 from orchard.sandbox.kubernetes import labels
 from orchard.sandbox.kubernetes.client import Cluster, Expired
@@ -79,7 +79,7 @@ class PodCache:
                 self._version = ""
             except OrchardError as error:
                 _log.log(logging.WARNING if not self._synced.is_set() else logging.INFO, "pods: %s", error)
-                await patience.pause(error)
+                await patience.pause(error, error.retry_after if isinstance(error, RateLimited) else 0.0)
 
     async def synced(self) -> None:
         """Return once the first list is here."""
