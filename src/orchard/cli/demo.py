@@ -63,7 +63,7 @@ def demo(
         "place": service or "this machine", "base": "" if image else "a small Debian, ",
     }  # fmt: skip
     console.say(ABOUT.format(**facts))
-    report = console.run_async(run_plan(plan))
+    report = console.run_async(run_plan(plan, url))
     show(report, run, json=json)
     lines = trouble(report) + [
         f"{cell.task}, {cell.harness}, {cell.policy} #{cell.attempt} must {cell.expect}, got {cell.reward}"

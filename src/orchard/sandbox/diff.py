@@ -17,6 +17,7 @@ from orchard.core.ids import new_id
 from orchard.core.tasks import finish, unwrapped
 from orchard.sandbox.files import Files
 from orchard.sandbox.manifest import Baseline, Manifest, fetch_manifest, take_baseline
+from orchard.sandbox.pinned import pinned
 from orchard.sandbox.protocol import Backend
 from orchard.sandbox.sealed import FILE, LINK, Blob, sealed_git
 from orchard.sandbox.sessions import Sessions
@@ -124,8 +125,8 @@ async def _from_throw_away(
     backend: Backend, sessions: Sessions, info: SandboxInfo, path: str, names: tuple[str, ...]
 ) -> Baseline:
     spec = SandboxSpec(
-        image=info.image_digest or info.image, ttl=_BASELINE_TTL, max_ttl=_BASELINE_TTL, heartbeat=_BASELINE_TTL,
-        labels={**info.labels, "orchard/purpose": "baseline"},
+        image=pinned(info.image, info.image_digest), ttl=_BASELINE_TTL, max_ttl=_BASELINE_TTL, heartbeat=_BASELINE_TTL,
+        labels={**info.labels, "purpose": "baseline"},
     )  # fmt: skip
     fresh = await backend.create(spec.validated(), new_id("baseline"))
     transport = Transport(await backend.endpoint(fresh.id), sessions=sessions)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from orchard.core.errors import CommandNotStarted, CreateFailed, TaskRefused
 from orchard.sandbox import Orchard, Sandbox
+from orchard.sandbox.pinned import pinned
 from orchard.tasks.boxes import put_tree
 from orchard.tasks.cache import alternatives, keep, place, publish
 from orchard.tasks.tree import SourceFile, Tree, as_tar, read_tree
@@ -29,8 +30,6 @@ _PROBE = (
     "libc='-'.join(platform.libc_ver()) if platform.libc_ver()[0] else 'musl'\n"
     "print(json.dumps(['%d.%d' % sys.version_info[:2], platform.machine(), libc]))\n"
 )
-_ALONE = ("sha256", "oci", "oci-archive", "docker-archive", "docker-daemon")
-"""Kinds of images that lie in the backend's own store, where a digest is enough."""
 _WRAPPED = ("python", "python3", "pip", "pytest")
 _IGNORED = "__pycache__/\n*.pyc\n.pytest_cache/\n*.egg-info/\nbuild/\n"
 _GIT = (
@@ -76,20 +75,12 @@ def image_name(task: str, recipe: Recipe) -> str:
 
 
 async def base_digest(orchard: Orchard, image: str) -> str:
-    """Return ``image`` by its digest, fetched if needed, or ``image`` itself where it has none.
-
-    One of a registry keeps its repository, ``REPOSITORY@sha256:…``: a digest alone is found where images are made.
+    """Return ``image`` by its digest (``pinned``), fetched if needed, or ``image`` itself where it has none.
 
     Raises:
         CreateFailed: there is no such image.
     """
-    digest = await orchard.backend.resolve_image(image)
-    if digest is None:
-        return image
-    if image.partition(":")[0] in _ALONE:
-        return digest
-    folder, slash, name = image.removeprefix("docker://").partition("@")[0].rpartition("/")
-    return f"{folder}{slash}{name.partition(':')[0]}@{digest}"
+    return pinned(image, await orchard.backend.resolve_image(image))
 
 
 def _digest_in(image: str) -> str:
