@@ -115,8 +115,8 @@ async def _open_egress(ctx: Context) -> None:
         if ctx.service_url is not None:
             service = urlsplit(ctx.service_url)
             targets.append(("the service", str(service.hostname), service.port or 80))
-        for name, host, port in targets:
-            result = await box.run(["python3", "-c", _CONNECT, host, str(port)], timeout=20)
+        tries = (box.run(["python3", "-c", _CONNECT, host, str(port)], timeout=30) for _, host, port in targets)
+        for (name, host, port), result in zip(targets, await asyncio.gather(*tries), strict=True):
             expect(result.exit_code == 1, f"{name} is reached at {host}:{port}: {result}")
 
 
