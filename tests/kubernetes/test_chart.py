@@ -24,6 +24,7 @@ ALL = {
     "sandboxes": {"quota": {"pods": 50}},
     "images": {"registry": "registry.test/orchard"},
 }
+COMMITS = {"commit_repository": "registry.test/made", "push_secrets": ["push", "login"], "pull_secrets": ["login"]}
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_lint_finds_nothing(cluster: Cluster, tmp_path: Path) -> None:
     assert "WARNING" not in told
 
 
-@pytest.mark.parametrize("settings", [{}, {"pull_secrets": ["login"]}, {"api_servers": ["10.0.0.1:6443"]}])
+@pytest.mark.parametrize("settings", [{}, {"pull_secrets": ["login"]}, {"api_servers": ["10.0.0.1:6443"]}, COMMITS])
 def test_roles_grant_what_the_backend_uses_and_nothing_else(render: Any, settings: dict[str, Any]) -> None:
     wanted = {as_tuple(right) for right in rights(SANDBOXES, KubernetesSettings(**settings))}
     assert granted(render(settings=settings)) == wanted

@@ -26,10 +26,14 @@ LOGIN = "registry-login"
 """Credentials that the settings name and nobody has made: sandboxes of public images do without."""
 
 
+def _told(cluster: Cluster) -> dict[str, Any]:
+    return {"pull_secrets": [LOGIN], "push_secrets": ["push"], "commit_repository": f"{cluster.registry}/made"}
+
+
 @pytest.fixture(scope="module")
 def release(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Two replicas, of images built from this checkout."""
-    with deployed(cluster, tmp_path_factory.mktemp("release"), settings={"pull_secrets": [LOGIN]}) as made:
+    with deployed(cluster, tmp_path_factory.mktemp("release"), settings=_told(cluster)) as made:
         yield made
 
 
@@ -96,6 +100,8 @@ class Recorder:
         async def noting(access: Access, method: str, path: str, **given: Any) -> Any:
             answer = await send(access, method, path, **given)
             self._note(method, path, given.get("params") or {}, answer.status)
+            if answer.status == 403:
+                self.refused.append(f"{method} {path}: {(await answer.read()).decode()}")
             return answer
 
         monkeypatch.setattr(Access, "request", noting)
@@ -109,8 +115,6 @@ class Recorder:
         name = match["name"]
         collection = "watch" if "watch" in params else "list"
         verb = {"GET": "get" if name else collection, "POST": "create", "PATCH": "patch", "DELETE": "delete"}[method]
-        if status == 403:
-            self.refused.append(f"{method} {path}")
         kept = name if match["kind"] in ("secrets", "networkpolicies") else None
         self.used.add(Right(verb, match["kind"], match["group"] or "", match["place"], kept, required=False))
         if method == "PATCH" and status == 201:  # server-side apply of what was not there
@@ -125,7 +129,7 @@ async def test_service_account_can_do_all_that_is_done_and_nothing_more(
     cluster.write_kubeconfig(account, release.namespace, RELEASE)
     cluster.kubectl("-n", release.sandboxes, "delete", "networkpolicy", OPEN, "--ignore-not-found")
     recorder = Recorder(monkeypatch)
-    settings = replace(settings_for(cluster, release.sandboxes, pull_secrets=[LOGIN]), kubeconfig=account)
+    settings = replace(settings_for(cluster, release.sandboxes, **_told(cluster)), kubeconfig=account)
     for step in (_live, _find_again):
         backend = KubernetesBackend(settings)
         try:
@@ -147,6 +151,7 @@ async def _live(backend: KubernetesBackend, cluster: Cluster) -> None:
     assert [info.id for info in (await backend.list()).items] == [first.id]
     await backend.delete(first.id)
     sealed = await backend.create(SandboxSpec(cluster.image("busybox"), ttl=60), "sealed")
+    await backend.commit(sealed.id, "made")
     await backend.delete(sealed.id)
     await backend.reap()
     _ENDED[:] = [first.id, sealed.id]
@@ -170,19 +175,20 @@ async def test_rights_without_use_are_refused(release: Deployment) -> None:
 
 
 async def test_upgrade_keeps_keys_and_sandboxes_and_uninstall_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    with deployed(cluster, tmp_path, replicas=1) as release:
+    given: dict[str, Any] = {"replicas": 1, "sandboxes": {"profile": "restricted"}}
+    with deployed(cluster, tmp_path, **given) as release:
         async with Orchard(release.urls()[0], api_key=release.api_key) as client:
-            box = await client.create(cluster.image("busybox"), ttl=600)
+            box = await client.create(cluster.image("nonroot"), ttl=600)
         before = release.secret(f"{RELEASE}-keys"), release.secret("orchard-service-key", release.sandboxes)
         assert len(before[1]["key"]) == 32
-        release.helm("upgrade", tmp_path, replicas=1, podAnnotations={"orchard.test/round": "2"})
+        release.helm("upgrade", tmp_path, **given, podAnnotations={"orchard.test/round": "2"})
         assert (release.secret(f"{RELEASE}-keys"), release.secret("orchard-service-key", release.sandboxes)) == before
         url = next(
             f"http://{pod['status']['podIP']}:8420" for pod in release.pods()
             if pod["metadata"]["annotations"].get("orchard.test/round") == "2"
         )  # fmt: skip
         async with Orchard(url, api_key=release.api_key) as client:
-            assert (await (await client.attach(box.id)).run("echo still here")).check().stdout == b"still here\n"
+            assert (await (await client.attach(box.id)).run("id -u")).check().stdout == b"1000\n"
         release.uninstall()
         cluster.kubectl("wait", "--for=delete", f"namespace/{release.sandboxes}", "--timeout=90s")
         wide = json.loads(

@@ -39,12 +39,15 @@ def rights(namespace: str, settings: KubernetesSettings) -> list[Right]:
     found = [Right(verb, "pods", namespace=namespace) for verb in ("create", "delete", "get", "list", "watch")]
     found.append(Right("get", "secrets", namespace=namespace, name=settings.key_secret))
     found += [Right(verb, "events", namespace=namespace, required=False) for verb in ("create", "get", "list", "watch")]
-    found += [Right("get", "secrets", namespace=namespace, name=name, required=False) for name in settings.pull_secrets]
+    logins = dict.fromkeys((*settings.pull_secrets, *settings.push_secrets))
+    found += [Right("get", "secrets", namespace=namespace, name=name, required=False) for name in logins]
     found.append(Right("create", "networkpolicies", _NET, namespace))
     found += [Right("patch", "networkpolicies", _NET, namespace, name) for name in (EVERY, OPEN)]
     if not settings.api_servers:
         found.append(Right("list", "endpointslices", "discovery.k8s.io", "default"))
     found.append(Right("list", "nodes", required=False))
+    if settings.commit_repository:
+        found.append(Right("get", "nodes", required=False))
     found.append(Right("list", "servicecidrs", _NET, required=False))
     return found
 
