@@ -11,6 +11,9 @@ from typing import Any
 
 from bench import alive, create, files, gateway_overhead, machine, output, run, table
 from bench.frame import Row
+from bench.kubernetes import alive as pods
+from bench.kubernetes import control, live, ready
+from bench.kubernetes import run as run_in_pod
 from bench.place import Place
 
 HERE = Path(__file__).parent
@@ -22,14 +25,23 @@ MEASUREMENTS: dict[str, Callable[[Place], Awaitable[list[Row]]]] = {
     "alive": alive.measure,
     "alive-1000": partial(alive.measure, count=1000, peers=()),
     "gateway": gateway_overhead.measure,
+    "kubernetes-ready": ready.measure,
+    "kubernetes-run": run_in_pod.measure,
+    "kubernetes-100": pods.measure,
+    "kubernetes-300": partial(pods.measure, count=300),
+    "kubernetes-live": live.measure,
+    "kubernetes-control": control.measure,
 }
-BY_NAME_ALONE = ("alive-1000",)
-"""Too long for every run."""
+CLUSTER = tuple(name for name in MEASUREMENTS if name.startswith("kubernetes-"))
+"""On the cluster that KUBECONFIG names."""
+GROUPS = {"kubernetes": CLUSTER}
+BY_NAME_ALONE = ("alive-1000", *CLUSTER)
+"""Too long for every run, or in want of a cluster."""
 
 
 async def measured(names: Sequence[str], quick: bool) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    async with Place(quick) as place:
+    async with Place(quick, debian=not set(names) <= set(CLUSTER)) as place:
         for name in names:
             facts = machine.facts()
             print(f"{name} ...", file=sys.stderr, flush=True)
@@ -47,19 +59,28 @@ def merged(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[st
     return sorted(rows, key=lambda row: order.index(row["measurement"]))
 
 
+def chosen(only: Sequence[str] | None) -> list[str]:
+    """Return what to measure: all that needs no cluster, or what is named, groups taken apart."""
+    if not only:
+        return [name for name in MEASUREMENTS if name not in BY_NAME_ALONE]
+    return list(dict.fromkeys(name for each in only for name in GROUPS.get(each, (each,))))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--list", action="store_true", help="name the measurements and what each is")
-    parser.add_argument("--only", action="append", choices=list(MEASUREMENTS), help="this one; may be given repeatedly")
+    parser.add_argument(
+        "--only", action="append", choices=[*MEASUREMENTS, *GROUPS], help="this one; may be given repeatedly"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works; writes no document")
     parser.add_argument("--results", type=Path, help="where to write the figures [bench/results.json]")
     options = parser.parse_args()
     if options.list:
         for name, measure in MEASUREMENTS.items():
             module = sys.modules[getattr(measure, "func", measure).__module__]
-            print(f"{name:12}{(module.__doc__ or '').splitlines()[0]}")
+            print(f"{name:20}{(module.__doc__ or '').splitlines()[0]}")
         return
-    names = options.only or [name for name in MEASUREMENTS if name not in BY_NAME_ALONE]
+    names = chosen(options.only)
     rows = asyncio.run(measured(names, options.quick))
     path = options.results or (None if options.quick else HERE / "results.json")
     if path is None:

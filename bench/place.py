@@ -7,8 +7,9 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -72,15 +73,50 @@ class Contestant:
         await self._process.wait()
 
 
+@dataclass
+class Service:
+    """A running ``orchard serve``."""
+
+    process: asyncio.subprocess.Process
+    url: str = ""
+    key: str = ""
+
+    @classmethod
+    async def start(cls, folder: Path, env: Mapping[str, str], *more: str) -> "Service":
+        """Start it on a free port of loopback; its keys and its log are in ``folder``."""
+        log = folder / "service.log"
+        with log.open("w") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *ORCHARD, "serve", "--port", "0", "--keys", folder / "keys.toml", "--log-level", "warning", *more,
+                env={**os.environ, **env}, stdout=asyncio.subprocess.PIPE, stderr=errors,
+            )  # fmt: skip
+        made = cls(process)
+        assert process.stdout is not None
+        async for line in process.stdout:
+            text = line.decode().strip()
+            if text.startswith("API key"):
+                made.key = text.rpartition(" ")[2]
+            if text.startswith("serving"):
+                made.url = text.split()[1]
+                return made
+        raise RuntimeError(f"the service did not start: {log.read_text()[-1500:]}")
+
+    async def end(self) -> None:
+        if self.process.returncode is None:
+            self.process.terminate()
+        await self.process.wait()
+
+
 class Place:
     """What a measurement gets. Everything made here is gone at the end.
 
     Args:
         quick: small sizes, the busybox root alone, and only the peers that are installed.
+        debian: make the Debian root too, unless ``quick``.
     """
 
-    def __init__(self, quick: bool) -> None:
-        self.quick = quick
+    def __init__(self, quick: bool, *, debian: bool = True) -> None:
+        self.quick, self._with_debian = quick, debian and not quick
         self._stack = AsyncExitStack()
         self._remote: Orchard | None = None
         self._contestants: dict[str, Contestant | None] = {}
@@ -98,7 +134,7 @@ class Place:
         self.busybox_root = await asyncio.to_thread(_busybox_root, self.work / "busybox")
         self.busybox = await asyncio.to_thread(_import_folder, self.busybox_root, "busybox", settings)
         self.debian, self.debian_root = self.busybox, self.busybox_root
-        if not self.quick:
+        if self._with_debian:
             self.debian = await asyncio.to_thread(build_debian_image, PACKAGES, settings=settings)
             layers = (self.home / "storage" / "overlay").glob("*/diff")
             self.debian_root = next(layer for layer in layers if (layer / "etc" / "debian_version").exists())
@@ -134,8 +170,9 @@ class Place:
     async def remote(self) -> Orchard:
         """Return a client of ``orchard serve``, which runs in a process of its own over the same home."""
         if self._remote is None:
-            url, key = await self._serve()
-            self._remote = Orchard(url, api_key=key)
+            self._service = await Service.start(self.work, {"ORCHARD_HOME": str(self.home)})
+            self._stack.push_async_callback(self._service.end)
+            self._remote = Orchard(self._service.url, api_key=self._service.key)
             self._stack.push_async_callback(self._remote.close)
         return self._remote
 
@@ -155,7 +192,7 @@ class Place:
 
     @property
     def service_pid(self) -> int | None:
-        return self._service.pid if self._remote else None
+        return self._service.process.pid if self._remote else None
 
     async def _start(self, name: str) -> Contestant | None:
         python = Path(sys.executable)
@@ -177,23 +214,6 @@ class Place:
         self._stack.push_async_callback(made.close)
         await made.ready()
         return made
-
-    async def _serve(self) -> tuple[str, str]:
-        with (self.work / "service.log").open("w") as log:
-            self._service = await asyncio.create_subprocess_exec(
-                *ORCHARD, "serve", "--port", "0", "--keys", self.work / "keys.toml", "--log-level", "warning",
-                env={**os.environ, "ORCHARD_HOME": str(self.home)}, stdout=asyncio.subprocess.PIPE, stderr=log,
-            )  # fmt: skip
-        self._stack.push_async_callback(_end, self._service)
-        assert self._service.stdout is not None
-        key = ""
-        async for line in self._service.stdout:
-            text = line.decode().strip()
-            if text.startswith("API key"):
-                key = text.rpartition(" ")[2]
-            if text.startswith("serving"):
-                return text.split()[1], key
-        raise RuntimeError(f"the service did not start: {(self.work / 'service.log').read_text()[-1500:]}")
 
     async def _clear(self) -> None:
         backend = LocalBackend(LocalSettings(home=self.home))
@@ -239,9 +259,3 @@ async def _has(python: Path, module: str) -> bool:
     find = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
     process = await asyncio.create_subprocess_exec(python, "-c", find)
     return await process.wait() == 0
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.terminate()
-    await process.wait()

@@ -161,11 +161,14 @@ def write_settings(path: Path, settings: KubernetesSettings) -> None:
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
-    """Yield TOML of plain values first, tables last; JSON's texts, numbers and lists are TOML's."""
-    for name, value in facts.items():
-        if value is not None and not isinstance(value, dict):
-            yield f"{name} = {json.dumps(str(value) if isinstance(value, Path) else value)}"
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            yield f"[{name}]"
-            yield from (f"{key} = {json.dumps(one)}" for key, one in value.items())
+    """Yield TOML, one name a line; tables are written inline."""
+    yield from (f"{name} = {_value(value)}" for name, value in facts.items() if value is not None)
+
+
+def _value(value: Any) -> str:
+    """Return a value as TOML writes it: texts, numbers and lists as JSON does."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_value(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(str(value) if isinstance(value, Path) else value)

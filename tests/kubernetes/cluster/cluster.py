@@ -198,9 +198,14 @@ class Cluster:
                 self.kubectl("delete", kind, name, "--ignore-not-found")
 
     @contextlib.contextmanager
-    def simulated(self, count: int, *, prefix: str = "simulated") -> Generator[list[str]]:
-        """``count`` nodes of kwok, tainted ``orchard.test/simulated`` and labelled so, whose pods run in name only."""
-        with simulated.running(self.kubeconfig, self.programs):
+    def simulated(
+        self, count: int, *, prefix: str = "simulated", addresses: str = simulated.ADDRESSES
+    ) -> Generator[list[str]]:
+        """``count`` nodes of kwok, tainted ``orchard.test/simulated`` and labelled so, whose pods run in name only.
+
+        Their IPs are of the range ``addresses``.
+        """
+        with simulated.running(self.kubeconfig, self.programs, addresses):
             names = [f"{prefix}-{number}" for number in range(count)]
             self.apply(*(simulated.node(name) for name in names))
             try:

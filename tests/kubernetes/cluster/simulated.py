@@ -10,17 +10,19 @@ from tests.kubernetes.cluster.processes import Part
 
 LABEL = "orchard.test/simulated"
 """Label and taint of simulated nodes: pods that are to go there select and tolerate it."""
+ADDRESSES = "10.200.0.0/16"
+"""Of simulated pods; they lead nowhere."""
 
 
 @contextlib.contextmanager
-def running(kubeconfig: Path, programs: Path) -> Generator[None]:
-    """Kwok plays every node with our label, for a while."""
+def running(kubeconfig: Path, programs: Path, addresses: str = ADDRESSES) -> Generator[None]:
+    """Kwok plays every node with our label, for a while; pods get their IPs from the range ``addresses``."""
     options = (
         f"--manage-nodes-with-label-selector={LABEL}=true",
         "--manage-all-nodes=false",
         f"--kubeconfig={kubeconfig}",
     )
-    part = Part("kwok", ["kwok", *options, "--node-lease-duration-seconds=40", "--cidr=10.200.0.0/16"], CONTROL)
+    part = Part("kwok", ["kwok", *options, "--node-lease-duration-seconds=40", f"--cidr={addresses}"], CONTROL)
     part.start(programs)
     try:
         yield

@@ -1,0 +1,92 @@
+"""The control path alone, at sizes that no machine here holds: simulated Pods of kwok behind the real API server.
+
+Nobody answers at their addresses: a create is done once the Pod has one. Measured are creates and deletes a second,
+the requests to the API server for each, and what a replica that starts over so many needs: the time until it knows
+them all, and memory. Floor: bare Pods by the same client, a fifth as many.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.frame import Row, status_kb
+from bench.kubernetes.crowd import spec
+from bench.kubernetes.place import IN_NAME_ONLY, ClusterPlace
+from bench.place import Place
+from orchard.sandbox.kubernetes.backend import Live
+from orchard.sandbox.kubernetes.complaints import Complaints
+from orchard.sandbox.kubernetes.creating import Maker
+from orchard.sandbox.kubernetes.identity import ID
+from orchard.sandbox.kubernetes.objects import Json
+from orchard.sandbox.kubernetes.pod import notes
+from orchard.sandbox.types import SandboxSpec
+
+FLOOR_SHARE = 5
+
+
+async def measure(place: Place, count: int = 5000) -> list[Row]:
+    count = 20 if place.quick else count
+    async with ClusterPlace(IN_NAME_ONLY, simulated=2) as there:
+        floor = await there.bare("busybox")
+        live = await there.live()
+        names, bare = await floor.make(count // FLOOR_SHARE)
+        gone = await floor.remove(names)
+        _, empty = await _replica(there)
+        wanted = spec(there.cluster.image("busybox"), "open")
+        before, start = live.cluster.calls, time.perf_counter()
+        ids = await _create(there, live, wanted, count)
+        creating, asked = time.perf_counter() - start, live.cluster.calls - before
+        known, full = await _replica(there)
+        before, start = live.cluster.calls, time.perf_counter()
+        await _delete(there, live, ids)
+        deleting, removed = time.perf_counter() - start, live.cluster.calls - before
+    floors = {"bare Pods": len(names) / bare}, {"bare Pods": len(names) / gone}
+    title = f"{count} simulated Pods"
+    return [
+        Row(f"{title}, creates a second", count / creating, "1/s", count, floor=floors[0]),
+        Row(f"{title}, requests to the API server for a create", asked / count, "", count, floor={"bare Pods": 1.0}),
+        Row(f"{title}, a replica that starts knows all after", known, "s", count),
+        Row(f"{title}, memory of that replica", full, "MB", count, floor={"without Pods": empty}),
+        Row(f"{title}, memory of that replica for each", (full - empty) * 1000 / count, "kB", count),
+        Row(f"{title}, deletes a second", count / deleting, "1/s", count, floor=floors[1]),
+        Row(f"{title}, requests to the API server for a delete", removed / count, "", count, floor={"bare Pods": 1.0}),
+    ]
+
+
+async def _create(there: ClusterPlace, live: Live, wanted: SandboxSpec, count: int) -> Sequence[str]:
+    async def answered(sandbox_id: str, address: str, network: str) -> None:
+        """There is nobody to greet."""
+
+    complaints = Complaints(live.cluster, live.cache)
+    maker = Maker(there.settings, live.cluster, live.cache, live.key, answered, live.images.for_pod, complaints)
+    run = secrets.token_hex(4)
+    made = await asyncio.gather(*(maker.create(wanted, f"{run}-{number}") for number in range(count)))
+    return [who.id for _, who in made]
+
+
+async def _delete(there: ClusterPlace, live: Live, ids: Sequence[str]) -> None:
+    """Delete all and return once the watch has told that they are gone."""
+    left, gone = set(ids), asyncio.Event()
+
+    def see(old: Json | None, new: Json | None) -> None:
+        if old and not new:
+            left.discard(notes(old).get(ID, ""))
+            if not left:
+                gone.set()
+
+    live.cache.listeners.append(see)
+    await asyncio.gather(*(there.backend.delete(each, wait=False) for each in ids))
+    await gone.wait()
+
+
+async def _replica(there: ClusterPlace) -> tuple[float, float]:
+    """Start a service; return the seconds until it has listed all Pods, and the MB that it holds then."""
+    service = await there.serve()
+    start = time.perf_counter()
+    await there.client(service).list()
+    known = time.perf_counter() - start
+    held = status_kb(Path(f"/proc/{service.process.pid}"), "VmRSS")
+    await service.end()
+    return known, held * 1024 / 1e6
