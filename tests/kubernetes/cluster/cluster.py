@@ -116,7 +116,7 @@ class Cluster:
         labels = {"pod-security.kubernetes.io/enforce": level}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
         wait_until(
-            lambda: bool(self.get("-n", name, "serviceaccount", "--ignore-not-found")["items"]),
+            lambda: bool(self.get("-n", name, "serviceaccount")["items"]),
             30,
             f"the service account of {name}",
         )
