@@ -91,6 +91,22 @@ def sandbox_router(control: Control) -> APIRouter:
         """What is known of a sandbox, also after its end."""
         return await control.get(sandbox_id, who, wait, state)
 
+    @router.delete("/{sandbox_id}", status_code=204, response_class=Response)
+    async def delete(
+        sandbox_id: Id, who: Who, key: Key = None,
+        wait: Annotated[bool, Query(description="answer once nothing of it is left")] = True,
+    ) -> Response:  # fmt: skip
+        """End a sandbox. Deleting twice is fine."""
+        await control.delete(sandbox_id, who, wait=wait, key=key)
+        return Response(status_code=204)
+
+    _add_actions(router, control)
+    return router
+
+
+def _add_actions(router: APIRouter, control: Control) -> None:
+    """Add what is done to one sandbox."""
+
     @router.post("/{sandbox_id}/extend")
     async def extend_ttl(sandbox_id: Id, body: ExtendBody, who: Who, key: Key = None) -> LeaseBody:
         """Let it end `ttl` seconds from now, sooner or later than before."""
@@ -107,17 +123,6 @@ def sandbox_router(control: Control) -> APIRouter:
     async def commit(sandbox_id: Id, body: CommitBody, who: Who, key: Key = None) -> DigestBody:
         """Stop it and turn its changes into an image."""
         return DigestBody(digest=await control.commit(sandbox_id, body.name, who, key))
-
-    @router.delete("/{sandbox_id}", status_code=204, response_class=Response)
-    async def delete(
-        sandbox_id: Id, who: Who, key: Key = None,
-        wait: Annotated[bool, Query(description="answer once nothing of it is left")] = True,
-    ) -> Response:  # fmt: skip
-        """End a sandbox. Deleting twice is fine."""
-        await control.delete(sandbox_id, who, wait=wait, key=key)
-        return Response(status_code=204)
-
-    return router
 
 
 def service_router(control: Control, shown: metrics.Metrics) -> APIRouter:
