@@ -56,6 +56,7 @@ securityContext:
 env:
   - {name: ORCHARD_KUBERNETES, value: /etc/orchard/settings.toml}
   - {name: ORCHARD_HOME, value: /tmp/orchard}
+  - {name: ORCHARD_CACHE, value: /tmp/cache}
 {{- end }}
 
 {{- define "orchard.pod" -}}

@@ -154,12 +154,15 @@ class Committer:
                 "the registry of the sandbox's image has told us nothing of it, so nothing can be laid over it",
                 hint="let the service read that registry: pull_secrets, insecure_registries",
             )
-        architecture: str | None = None
-        try:
-            node = await self._cluster.get(f"/api/v1/nodes/{pod['spec'].get('nodeName')}")
-            architecture = str(part(node, "status", "nodeInfo").get("architecture") or "") or None
-        except (NotFound, Unauthorized):
-            _log.info("the architecture of a sandbox's node is not known; the image's first one is taken")
+
+        async def architecture() -> str | None:
+            try:
+                node = await self._cluster.get(f"/api/v1/nodes/{pod['spec'].get('nodeName')}")
+            except (NotFound, Unauthorized):
+                _log.info("the architecture of a sandbox's node is not known; the image's first one is taken")
+                return None
+            return part(node, "status", "nodeInfo").get("architecture")
+
         return await self._registry.base(str(facts["reference"]), architecture)
 
     @asynccontextmanager

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -62,8 +62,8 @@ class Registry:
             return None
         return f"sha256:{hashlib.sha256(raw).hexdigest()}"
 
-    async def base(self, reference: str, architecture: str | None) -> Base:
-        """Return what ``repository@sha256:…`` is for one architecture, or for the first that it has.
+    async def base(self, reference: str, architecture: Callable[[], Awaitable[str | None]]) -> Base:
+        """Return what ``repository@sha256:…`` is for one architecture, asked for where there are several.
 
         Raises:
             NotFound: it is there no longer.
@@ -73,7 +73,8 @@ class Registry:
         manifest = cast("Json", json.loads(await self._inspect(reference, "--raw")))
         several = [each for each in parts(manifest, "manifests") if part(each, "platform").get("os") == "linux"]
         if several:
-            ours = [each for each in several if part(each, "platform").get("architecture") == architecture]
+            wanted = await architecture() if len(several) > 1 else None
+            ours = [each for each in several if part(each, "platform").get("architecture") == wanted]
             reference = f"{reference.partition('@')[0]}@{(ours or several)[0]['digest']}"
             manifest = cast("Json", json.loads(await self._inspect(reference, "--raw")))
         config = cast("Json", json.loads(await self._inspect(reference, "--config", "--raw")))
