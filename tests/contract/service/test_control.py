@@ -168,6 +168,9 @@ async def test_no_key_a_wrong_key_and_a_key_in_the_url_are_refused(service: Serv
         assert caught.value.status == 401
     with pytest.raises(Unauthorized):
         await RemoteBackend(service.url, api_key="wrong").list()
+    await RemoteBackend(service.url, api_key=f"{service.key}\n").list()  # as files of secrets end
+    with pytest.raises(InvalidArgument, match="API key"):
+        RemoteBackend(service.url, api_key="a\nb")
 
 
 async def test_another_tenants_sandbox_does_not_exist(service: Served, orchard: Orchard, busybox: str) -> None:

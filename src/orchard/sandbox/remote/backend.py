@@ -61,6 +61,9 @@ class RemoteBackend:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
             raise InvalidArgument(f"the service's URL must be like https://host:port, not {url!r}", field="url")
+        api_key = (api_key or "").strip()  # files of secrets end in a new line
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise InvalidArgument("the API key holds characters that no request can carry", field="api_key")
         self._url, self._window = url.rstrip("/"), retry_window
         self._heard = False
         self._direct_from = 0.0 if direct else math.inf
