@@ -32,7 +32,7 @@ def test_a_fit_machine_passes_what_is_required_and_keeps_nothing(local_home: Pat
     before = sorted(path.name for path in local_home.iterdir())
     checks = examine(LocalSettings(home=local_home))
     assert [check.name for check in checks if check.required and not check.ok] == []
-    assert {"sandboxd", "runc", "overlay", "limits", "skopeo"} <= {check.name for check in checks}
+    assert {"sandboxd", "runc", "overlay", "limits", "skopeo", "git"} <= {check.name for check in checks}
     assert sorted(path.name for path in local_home.iterdir()) == before
 
 

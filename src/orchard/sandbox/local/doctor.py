@@ -70,6 +70,7 @@ def examine(settings: LocalSettings | None = None) -> list[Check]:
     found.append(_limits())
     for tool, purpose in (("skopeo", "fetching images"), ("buildah", "making images of sandboxes")):
         found.append(_tool(tool, purpose))
+    found.append(_tool("git", "diffs and patches of work trees"))
     found.append(_tool("mmdebstrap", "building a small Debian for tests and the demo"))
     return found
 
