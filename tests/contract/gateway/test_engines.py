@@ -34,7 +34,7 @@ async def test_a_foreign_server(store: Store, model_server: ModelServer, stream:
         model_server.replies = [events([text_chunk("he"), text_chunk("llo"), END_CHUNK, usage])]
     else:
         model_server.replies = [whole("hello")]
-    engine = OpenAIEngine(model_server.url, api_key="sk-upstream", stream=upstream, extra={"top_k": 1})
+    engine = OpenAIEngine(model_server.url, api_key="sk-upstream\n", stream=upstream, extra={"top_k": 1})
     async with Gateway(store, {"o": engine}) as gateway:
         session = await gateway.open_session(model="theirs")
         async with client_of(session) as client:

@@ -51,7 +51,8 @@ class OpenAIEngine:
     ) -> None:
         self.policy_version = policy_version
         self._url = base_url.rstrip("/") + "/chat/completions"
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        key = api_key.strip()  # files of secrets end in a new line
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._extra = {**(_TOKEN_PARAMS if token_ids else {}), **(extra or {})}
         self._stream = stream
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=read_seconds)
