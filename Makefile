@@ -65,7 +65,7 @@ cluster-down: ## remove every trace of the cluster but the cache
 test-cluster: setup-cluster sandboxd ## the Kubernetes lane: on the cluster that KUBECONFIG names, else on one brought up for it
 	$(if $(KUBECONFIG),,@trap 'python -m tests.kubernetes.cluster down' EXIT; python -m tests.kubernetes.cluster up &&) $(PYTEST) -q tests/kubernetes
 
-images: setup-cluster sandboxd ## build the service's and the daemon's image without Docker; REGISTRY=host/path pushes them too
+images: setup-demo sandboxd ## build the service's and the daemon's image without Docker; REGISTRY=host/path pushes them too
 	@python -m deploy.images.build $(REGISTRY) $(if $(PLAIN_HTTP),--plain-http)
 
 sandboxd: $(SANDBOXD) ## build the daemon that runs inside every sandbox

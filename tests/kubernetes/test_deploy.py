@@ -22,6 +22,7 @@ from orchard.sandbox.kubernetes.policies import OPEN
 from orchard.sandbox.kubernetes.rights import Right, rights
 from orchard.sandbox.types import SandboxSpec
 
+pytestmark = pytest.mark.timeout(900)  # the images may have to be built first
 LOGIN = "registry-login"
 """Credentials that the settings name and nobody has made: sandboxes of public images do without."""
 

@@ -95,6 +95,14 @@ async def test_rights_that_are_missing_are_named(cluster: Cluster, namespace: st
     assert told["storage"].state == "unknown", "nodes may not be listed"
 
 
+async def test_pods_that_may_not_be_made_tell_nothing_of_pod_security(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    cluster.write_kubeconfig(tmp_path / "kubeconfig", namespace)
+    told = await found(replace(settings_for(cluster, namespace), kubeconfig=tmp_path / "kubeconfig"))
+    assert (told["admission"].state, told["pod-security"].state) == ("missing", "unknown")
+
+
 async def test_rights_that_only_help_are_absent(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     cluster.write_kubeconfig(tmp_path / "kubeconfig", namespace)
     cluster.kubectl(

@@ -32,6 +32,7 @@ def cleared(cluster: Cluster) -> Iterator[None]:
     clear()
 
 
+@pytest.mark.timeout(900)  # the images may have to be built first
 @pytest.mark.usefixtures("cleared")
 def test_page_is_true_from_install_to_uninstall(cluster: Cluster, tmp_path: Path) -> None:
     code = "".join(snippet.code for snippet in snippets() if snippet.page == PAGE and snippet.lane == "cluster")
@@ -51,7 +52,7 @@ def test_page_is_true_from_install_to_uninstall(cluster: Cluster, tmp_path: Path
             stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         try:
-            shell.wait(280)
+            shell.wait(800)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGTERM)

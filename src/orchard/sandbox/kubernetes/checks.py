@@ -60,9 +60,11 @@ async def examine(settings: KubernetesSettings | None = None, *, probe: bool = T
         except OrchardError as error:
             yield Finding("api", "missing", error.message, error.hint or "is the cluster up, and its address right?")
             return
-        for check in (_rights, _admission, _pod_security, _registry):
+        for check in (_rights, _admission, _pod_security):
             yield await _tried(check, cluster, settings)
-        if probe and settings.daemon_image:
+        if settings.daemon_image:
+            yield await _tried(_registry, cluster, settings)
+        if settings.daemon_image and probe:
             async for finding in _probe(settings):
                 yield finding
         for check in (_image_volume, _storage, _metrics, _monitor):
@@ -133,6 +135,7 @@ async def _admission(cluster: Cluster, settings: KubernetesSettings) -> Finding:
 
 async def _pod_security(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     pod = _sample(cluster, settings)
+    await _dry_run(cluster, pod)  # else whatever refuses this one would be taken for what refuses the other
     pod["spec"]["hostNetwork"] = True
     try:
         await _dry_run(cluster, pod)
@@ -174,7 +177,9 @@ async def _probe(settings: KubernetesSettings) -> AsyncIterator[Finding]:
             yield Finding("network-policy", "ok", "policies bite: its network was seen to be shut before it was ready")
             v2 = await box.files.exists(_CGROUP_V2)
             words = "cgroup v2" if v2 else "cgroup v1, which Kubernetes 1.35 no longer starts on by itself"
-            yield Finding("cgroup", "ok" if v2 else "absent", f"nodes run {words}", None if v2 else "newer nodes")
+            yield Finding(
+                "cgroup", "ok" if v2 else "absent", f"nodes run {words}", None if v2 else "nodes with cgroup v2"
+            )
     except OrchardError as error:
         yield _unmade(error)
     finally:
