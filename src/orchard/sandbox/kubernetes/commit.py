@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -156,12 +156,13 @@ class Committer:
             )
 
         async def architecture() -> str | None:
-            try:
-                node = await self._cluster.get(f"/api/v1/nodes/{pod['spec'].get('nodeName')}")
-            except (NotFound, Unauthorized):
-                _log.info("the architecture of a sandbox's node is not known; the image's first one is taken")
-                return None
-            return part(node, "status", "nodeInfo").get("architecture")
+            with suppress(Unauthorized):  # to list them is a right that the service has for other reasons
+                async for page in self._cluster.pages("/api/v1/nodes"):
+                    for node in page["items"]:
+                        if node["metadata"]["name"] == pod["spec"].get("nodeName"):
+                            return part(node, "status", "nodeInfo").get("architecture")
+            _log.info("the architecture of a sandbox's node is not known; the image's first one is taken")
+            return None
 
         return await self._registry.base(str(facts["reference"]), architecture)
 

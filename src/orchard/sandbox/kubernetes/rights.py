@@ -46,8 +46,6 @@ def rights(namespace: str, settings: KubernetesSettings) -> list[Right]:
     if not settings.api_servers:
         found.append(Right("list", "endpointslices", "discovery.k8s.io", "default"))
     found.append(Right("list", "nodes", required=False))
-    if settings.commit_repository:
-        found.append(Right("get", "nodes", required=False))
     found.append(Right("list", "servicecidrs", _NET, required=False))
     return found
 
