@@ -1,7 +1,7 @@
 """Services over one namespace share nothing but the cluster: any answers for any sandbox, also in mid-command."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.support.waiting import until
 
 from orchard.core.errors import CreateFailed, QuotaExceeded, SandboxGone
 from orchard.sandbox import Orchard, Sandbox
+from orchard.sandbox.kubernetes import KubernetesBackend
 from orchard.sandbox.types import SandboxSpec, State
 
 
@@ -134,6 +135,33 @@ async def test_a_create_whose_replica_dies_is_joined_at_another(
     assert (await box.run("echo made")).text == "made\n"
     assert (await orchard.create(image, ttl=600, key="joined")).id == box.id
     await box.delete()
+
+
+async def test_a_create_whose_replica_is_asked_to_stop_goes_on_at_another(
+    cluster: Cluster, namespace: str, replica: Callable[..., KubernetesBackend], image: str
+) -> None:
+    label = f"orchard.test/{namespace}"
+    first, second = (replica(node_selector={label: "1"}) for _ in range(2))
+    spec = SandboxSpec(image, ttl=600)
+    stopped = asyncio.ensure_future(first.create(spec, "one"))
+    await until(lambda: has_pod(cluster, namespace))
+    (before,) = cluster.get("-n", namespace, "pods")["items"]
+    joined = asyncio.ensure_future(second.create(spec, "one"))
+    first.leave()
+    stopped.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopped
+    cluster.kubectl("label", "node", cluster.nodes[0], f"{label}=1")  # now a node takes it
+    try:
+        assert (await joined).state is State.READY
+        (after,) = cluster.get("-n", namespace, "pods")["items"]
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    finally:
+        cluster.kubectl("label", "node", cluster.nodes[0], f"{label}-")
+
+
+async def has_pod(cluster: Cluster, namespace: str) -> bool:
+    return bool((await asyncio.to_thread(cluster.get, "-n", namespace, "pods"))["items"])
 
 
 async def test_a_create_is_given_up_at_another_replica(running: Replicas, front: Front, image: str) -> None:

@@ -113,6 +113,13 @@ class Shared(Protocol):
         """
         ...
 
+    def leave(self) -> None:
+        """Let creates that are cancelled from now on go on: this service stops, and their clients ask another one.
+
+        What nobody asks for again ends by its own times.
+        """
+        ...
+
 
 def no_room(tenant: str, most: int) -> QuotaExceeded:
     """Return the error of a tenant whose quota is used up."""

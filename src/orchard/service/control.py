@@ -66,27 +66,28 @@ class Control:
         name = scoped(caller.tenant, "create", key)
         assert name is not None
         await self.once.undo(name)
-        if not await self._end_made(name, caller) and isinstance(self.backend, Shared):
+        await self._end_made(name, caller)
+        if isinstance(self.backend, Shared):
             following = asyncio.create_task(self._end_late(name, caller))
             self._following.add(following)
             following.add_done_callback(self._following.discard)
 
-    async def _end_made(self, name: str, caller: Caller) -> bool:
+    async def _end_made(self, name: str, caller: Caller) -> None:
         made = await self.backend.list({TENANT_LABEL: caller.tenant, KEY_LABEL: name})
         for info in made.items:
             await self.delete(info.id, caller, wait=True, key=None)
-        return bool(made.items)
 
     async def _end_late(self, name: str, caller: Caller) -> None:
         """End what another replica makes under a key that was given up here; it may have been waiting for its turn."""
         for pause in _LATE:
             await asyncio.sleep(pause)
             with contextlib.suppress(OrchardError):  # the next look finds it
-                if await self._end_made(name, caller):
-                    return
+                await self._end_made(name, caller)
 
     async def close(self, grace: float) -> None:
         """Take no more work; give what is under way ``grace`` seconds."""
+        if isinstance(self.backend, Shared):
+            self.backend.leave()
         await self.once.close(grace)
         for following in list(self._following):
             following.cancel()

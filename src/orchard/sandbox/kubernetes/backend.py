@@ -121,6 +121,12 @@ class KubernetesBackend:
         live.ready.add(who.id)
         return await self._with_lease(live, pod, replace(info, state=State.READY))
 
+    def leave(self) -> None:
+        """Let creates that are cancelled from now on leave their Pods: whoever asks again elsewhere joins them."""
+        for opening in self._lives.values():
+            if opening.done() and not _broken(opening):
+                opening.result().maker.leaving = True
+
     async def get(self, sandbox_id: str) -> SandboxInfo:
         """Return what is known, also after the end.
 

@@ -82,6 +82,8 @@ class Maker:
         self._key, self._greet, self._resolve = key, greet, resolve
         self._quotas, self._groups = Quotas(cluster, cache, key), Groups(cache, key)
         self.turns = Turns(settings.creates)
+        self.leaving = False
+        """True: creates that are cancelled leave their Pods, which other replicas may have joined."""
         self.on_split: Callable[[Split], None] | None = None
 
     async def create(self, spec: SandboxSpec, key: str, most: int | None = None) -> tuple[Json, Identity]:
@@ -118,7 +120,8 @@ class Maker:
                 await finish(self._undo(who, wait=True))
                 raise
             except BaseException:
-                await finish(self._undo(mine, wait=False))
+                if not self.leaving:
+                    await finish(self._undo(mine, wait=False))
                 raise
         if self.on_split is not None:
             self.on_split(split)
