@@ -26,6 +26,25 @@ async def test_tenants_are_served_in_turn() -> None:
     assert order == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
 
+async def test_a_turn_that_is_ended_early_is_given_once() -> None:
+    turns = Turns(1)
+    async with turns.turn("slow") as end:
+        end()
+        end()
+        async with turns.turn("next"):
+            following = asyncio.ensure_future(_take(turns))
+            await asyncio.sleep(0)
+            assert turns.waiting == 1
+        await following
+    async with turns.turn("last"):
+        assert turns.waiting == 0
+
+
+async def _take(turns: Turns) -> None:
+    async with turns.turn("third"):
+        return
+
+
 async def test_no_more_than_the_bound_at_once_and_none_is_lost_by_cancelling() -> None:
     turns, now, most = Turns(3), 0, 0
 
