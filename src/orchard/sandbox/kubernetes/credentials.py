@@ -6,6 +6,7 @@ kubernetes_asyncio reads both and makes the TLS session. Its models are not used
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from orchard.core.config import env
 from orchard.core.errors import InvalidArgument
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
 
+_LONGEST_LINE = 2 << 20  # bytes of an event of a watch; an object has 1.5 MiB at most
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -66,14 +68,28 @@ async def find_access(settings: KubernetesSettings) -> Access:
     configuration = client.Configuration()
     try:
         namespace = await _read(library, settings, configuration)
-        session = client.rest.RESTClientObject(configuration, maxsize=0).pool_manager
+        session = _session(configuration)
     except Exception as error:  # the library and its plugins raise whatever befalls them; all of it means no access
         raise InvalidArgument(
             f"no way to a cluster: {type(error).__name__}: {error}", field="kubeconfig",
             hint="set KUBECONFIG, or run in a Pod with a service account",
         ) from error  # fmt: skip
     chosen = settings.namespace or namespace or "default"
-    return Access(cast("aiohttp.ClientSession", session), cast("Configuration", configuration), chosen)
+    return Access(session, cast("Configuration", configuration), chosen)
+
+
+def _session(configuration: Any) -> aiohttp.ClientSession:
+    """Return what the library itself would use, but for the end of broken connections, which it leaves to chance."""
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if configuration.disable_strict_ssl_verification:
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    connector = aiohttp.TCPConnector(limit=0, ssl=context, enable_cleanup_closed=aiohttp.connector.NEEDS_CLEANUP_CLOSED)
+    return aiohttp.ClientSession(connector=connector, trust_env=True, read_bufsize=_LONGEST_LINE)
 
 
 def _library() -> tuple[Any, Any]:
