@@ -77,10 +77,30 @@ class Deployment:
         """Return the addresses of its replicas."""
         return [f"http://{pod['status']['podIP']}:8420" for pod in self.pods()]
 
+    def variables(self) -> dict[str, str]:
+        """Return what a client in the cluster has in its environment."""
+        return {"ORCHARD_URL": f"http://{RELEASE}.{self.namespace}.svc", "ORCHARD_API_KEY": self.api_key}
+
     def inside(self, *words: str) -> str:
         """Return what a command says in a Pod of the service, where the service is known by its name."""
-        named = (f"ORCHARD_URL=http://{RELEASE}.{self.namespace}.svc", f"ORCHARD_API_KEY={self.api_key}")
+        named = [f"{name}={value}" for name, value in self.variables().items()]
         return self.cluster.kubectl("-n", self.namespace, "exec", f"deploy/{RELEASE}", "--", "env", *named, *words)
+
+    def client(self, *words: str) -> dict[str, Any]:
+        """Return a Pod ``client`` that runs a command beside the service, once."""
+        may: dict[str, Any] = {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+        }
+        container = {
+            "name": "client", "image": self.values()["images"]["service"], "command": list(words),
+            "env": [{"name": name, "value": value} for name, value in self.variables().items()],
+            "securityContext": {**may, "seccompProfile": {"type": "RuntimeDefault"}},
+        }  # fmt: skip
+        spec = {"restartPolicy": "Never", "automountServiceAccountToken": False, "containers": [container]}
+        about = {"name": "client", "namespace": self.namespace}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from deploy.images import build as images
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.processes import wait_until
 from tests.kubernetes.daemon import settings_for
 from tests.kubernetes.deployment import RELEASE, Deployment, deployed
 
@@ -83,6 +84,22 @@ def test_reaper_runs_as_a_job(release: Deployment) -> None:
     where = ("-n", release.namespace)
     release.cluster.kubectl(*where, "create", "job", f"--from=cronjob/{RELEASE}-reap", "once")
     release.cluster.kubectl(*where, "wait", "job/once", "--for=condition=Complete", "--timeout=90s")
+
+
+def test_output_goes_on_while_every_replica_is_replaced(release: Deployment) -> None:
+    """Through the Service: each stream ends early, and its client comes back for the rest through a new replica."""
+    cluster, where = release.cluster, ("-n", release.namespace)
+    before = {pod["metadata"]["name"] for pod in release.pods()}
+    count = "i=0; while [ $i -lt 30 ]; do echo line $i; i=$((i+1)); sleep 1; done"
+    pod = release.client("orchard", "sandbox", "run", cluster.image("busybox"), "--", "sh", "-c", count)
+    cluster.apply(pod, namespace=release.namespace)
+    cluster.kubectl(*where, "wait", "pod/client", "--for=condition=Ready", "--timeout=90s")
+    wait_until(lambda: "line 3" in cluster.kubectl(*where, "logs", "client"), 90, "the first lines")
+    cluster.kubectl(*where, "rollout", "restart", f"deployment/{RELEASE}")
+    cluster.kubectl(*where, "rollout", "status", f"deployment/{RELEASE}", "--timeout=120s")
+    cluster.kubectl(*where, "wait", "pod/client", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s")
+    assert cluster.kubectl(*where, "logs", "client").splitlines() == [f"line {number}" for number in range(30)]
+    wait_until(lambda: not before & {pod["metadata"]["name"] for pod in release.pods()}, 60, "the old replicas to go")
 
 
 def test_nobody_is_served_without_a_key(release: Deployment) -> None:
