@@ -1,14 +1,22 @@
 """Sandboxes as images: changes become a layer in the registry, from which further sandboxes start."""
 
 import asyncio
+import hashlib
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.images import layouts
+from tests.kubernetes.cluster.processes import run
 from tests.kubernetes.daemon import settings_for
+from tests.kubernetes.replicas import replicas
+from tests.support.waiting import until
 
-from orchard.core.errors import CreateFailed, FileError, SandboxGone, Unsupported
+from orchard.core.errors import CreateFailed, FileError, OrchardError, SandboxGone, Unsupported
 from orchard.sandbox import Orchard
 from orchard.sandbox.kubernetes import KubernetesBackend
 from orchard.sandbox.types import State
@@ -33,8 +41,8 @@ rm -rf /etc/apt /usr/bin/git; mkdir /etc/apt; echo new > /etc/apt/new
 mkdir -p /work/inner; chown 5:6 /work/inner; chmod 2751 /work/inner; ln -s inner /work/link; mkfifo /work/pipe
 mv /usr/share/perl5 /usr/share/moved; python3 -c "import os; os.setxattr('/work', 'user.note', b'kept')"
 ln /usr/bin/python3.11 /work/hard; ln /usr/bin/python3.11 /work/hard2; touch "/work/$(printf '\377')"
-rm -rf /var/log; echo file > /var/log; chmod 600 /etc/hostname; truncate -s 64M /work/sparse; echo x >> /work/sparse
-dd if=/dev/urandom of=/big bs=1M count=20 status=none; sha256sum < /big
+rm -rf /var/log; echo file > /var/log; chmod 600 /etc/hostname; truncate -s 8M /work/sparse; echo x >> /work/sparse
+dd if=/dev/urandom of=/big bs=1M count=4 status=none; sha256sum < /big
 """
         made = (await box.run(script)).check()
         await box.start("while true; do echo x >> /work/busy; done")  # ended first, so it cannot tear the layer
@@ -59,7 +67,7 @@ ls -A /.orchard; stat -c %a /tmp; sha256sum < /big
         size = (await child.run("stat -L -c %s /usr/bin/python3.11")).text.strip()
         names = "busy\nhard\nhard2\ninner\nlink\nsparse\n\\377\n"
         expected = (
-            f"new\n/usr/share/moved\n{names}file\n2751 5:6\ninner\n{size}.2\nkept\n67108866\nx\nC.UTF-8\n"
+            f"new\n/usr/share/moved\n{names}file\n2751 5:6\ninner\n{size}.2\nkept\n8388610\nx\nC.UTF-8\n"
             f"bin\ndeath\nstate\n1777\n{made.text}"
         )
         assert (await child.run(check)).text == expected
@@ -123,3 +131,78 @@ async def test_what_a_sandbox_without_root_cannot_read_is_named(cluster: Cluster
         async with orchard.sandbox(digest) as child:
             assert (await child.run("cat /tmp/closed")).text == "secret\n"
     await backend.close()
+
+
+def push_index(cluster: Cluster, folder: Path, reference: str) -> None:
+    """Push an image for two architectures, that of the nodes last."""
+    made = layouts(cluster.programs)
+    blobs = folder / "blobs" / "sha256"
+    images: list[dict[str, Any]] = []
+    for name in ("foreign", "busybox"):
+        shutil.copytree(made[name] / "blobs" / "sha256", blobs, dirs_exist_ok=True)
+        (described,) = json.loads((made[name] / "index.json").read_text())["manifests"]
+        manifest = json.loads((blobs / described["digest"].partition(":")[2]).read_text())
+        config = json.loads((blobs / manifest["config"]["digest"].partition(":")[2]).read_text())
+        platform = {"os": config["os"], "architecture": config["architecture"]}
+        images.append({key: described[key] for key in ("mediaType", "digest", "size")} | {"platform": platform})
+    kind = "application/vnd.oci.image.index.v1+json"
+    index = json.dumps({"schemaVersion": 2, "mediaType": kind, "manifests": images}).encode()
+    digest = hashlib.sha256(index).hexdigest()
+    (blobs / digest).write_bytes(index)
+    entry = {"mediaType": kind, "digest": f"sha256:{digest}", "size": len(index)}
+    entry["annotations"] = {"org.opencontainers.image.ref.name": "latest"}
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    plain = f"--dest-tls-verify={str(not cluster.ours).lower()}"
+    run(
+        "skopeo",
+        "--insecure-policy",
+        "copy",
+        "--quiet",
+        "--all",
+        plain,
+        f"oci:{folder}:latest",
+        f"docker://{reference}",
+    )
+
+
+async def test_of_an_image_for_several_architectures_that_of_the_node_is_built_upon(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    image = f"{cluster.registry}/{namespace}/several:1"
+    push_index(cluster, tmp_path / "several", image)
+    backend = backend_of(cluster, namespace)
+    async with Orchard(backend=backend) as orchard:
+        box = await orchard.create(image, ttl=300)
+        (await box.run("echo here > /here")).check()
+        async with orchard.sandbox(await box.commit("x")) as child:
+            assert (await child.run("cat /here; ls /bin/sh")).text == "here\n/bin/sh\n"
+    await backend.close()
+
+
+async def test_another_replica_goes_on_where_one_was_killed(cluster: Cluster, tmp_path: Path) -> None:
+    with replicas(cluster, tmp_path, 2, commit_repository=f"{cluster.registry}/{tmp_path.name}/commits") as running:
+        async with running.door(0) as first, running.door(1) as second:
+            box = await first.create(cluster.image("debian"), ttl=600)
+            (await box.run("head -c 100M /dev/urandom > /big; sha256sum /big > /sum")).check()
+            other = await second.attach(box.id)
+            direct = backend_of(cluster, running.namespace)
+            way = await direct.endpoint(box.id)
+            await direct.close()
+            under_way = asyncio.ensure_future(box.commit("x"))
+
+            async def taken_over() -> bool:
+                asked = aiohttp.request("GET", f"{way.base}{way.prefix}/lease", headers=dict(way.headers))
+                async with asked as answer:
+                    return answer.status == 401
+
+            await until(taken_over, seconds=120)
+            running.kill(running.services[0].port)
+            under_way.cancel()
+            with pytest.raises((asyncio.CancelledError, OrchardError)):
+                await under_way
+            assert (await second.get(box.id)).state is State.READY
+            digest = await other.commit("x")
+            async with second.sandbox(digest) as child:
+                assert (await child.run("sha256sum -c /sum")).text == "/big: OK\n"
+            await until(lambda: running.pods() == [])
