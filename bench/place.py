@@ -131,7 +131,7 @@ class Place:
         self.backend = LocalBackend(settings)
         self.orchard = Orchard(backend=self.backend)
         self._stack.push_async_callback(self.orchard.close)
-        self.busybox_root = await asyncio.to_thread(_busybox_root, self.work / "busybox")
+        self.busybox_root = await asyncio.to_thread(busybox_root_in, self.work / "busybox")
         self.busybox = await asyncio.to_thread(_import_folder, self.busybox_root, "busybox", settings)
         self.debian, self.debian_root = self.busybox, self.busybox_root
         if self._with_debian:
@@ -238,7 +238,8 @@ def bare_spec(root: Path, argv: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _busybox_root(root: Path) -> Path:
+def busybox_root_in(root: Path) -> Path:
+    """Fill a folder that is not there yet with the smallest root that commands run in."""
     busybox = shutil.which("busybox") or "/bin/busybox"
     for name in ("bin", "dev", "proc"):
         (root / name).mkdir(parents=True)

@@ -43,10 +43,18 @@ class Crowd:
         self.boxes.append(box)
         await self._ask(box)
 
-    async def at_once(self) -> tuple[list[float], float]:
-        """Run ``true`` in all of them at once; return the seconds of each that answered, and of all together."""
-        start = time.perf_counter()
-        answers = await asyncio.gather(*map(self._ask, self.boxes))
+    async def at_once(self, most: int | None = None) -> tuple[list[float], float]:
+        """Run ``true`` in all of them, ``most`` or all at a time; return the seconds of each that answered, and of all.
+
+        The clock of a command starts when it is sent.
+        """
+        turns, start = asyncio.Semaphore(most or len(self.boxes)), time.perf_counter()
+
+        async def one(box: Sandbox) -> float | None:
+            async with turns:
+                return await self._ask(box)
+
+        answers = await asyncio.gather(*map(one, self.boxes))
         return [answer for answer in answers if answer is not None], time.perf_counter() - start
 
     async def in_turn(self, most: int) -> list[float]:

@@ -1,22 +1,24 @@
 """Where the measurements on a cluster happen: a namespace of their own, a service over it, bare Pods for the floor."""
 
 import asyncio
+import secrets
 import shutil
+import tarfile
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.processes import run
 from tests.kubernetes.cluster.simulated import LABEL
 from tests.kubernetes.daemon import settings_for
 from tests.kubernetes.replicas import write_settings
 
-from bench.frame import Batch
-from bench.place import Service
+from bench.place import Service, busybox_root_in
 from orchard.core.config import env
 from orchard.core.errors import MachineUnfit
 from orchard.core.tasks import settled
@@ -25,6 +27,7 @@ from orchard.sandbox.kubernetes import Egress, KubernetesBackend
 from orchard.sandbox.kubernetes.backend import Live
 from orchard.sandbox.kubernetes.client import Cluster as Client
 from orchard.sandbox.kubernetes.objects import Json, part, parts
+from orchard.sandbox.local.rootfs import make_layout
 
 LOOPBACK = "127.64.0.0/10"
 """Addresses of simulated Pods: all of them this machine's own."""
@@ -35,6 +38,7 @@ IN_NAME_ONLY: dict[str, Any] = {
 }
 """Settings that lead Pods to simulated nodes."""
 _BARE = "orchard-bench/bare"
+_FRESH_BYTES = 4 << 20
 _IDLE = ["sh", "-c", "trap 'exit 0' TERM; sleep 3600 & wait"]
 
 
@@ -94,6 +98,22 @@ class ClusterPlace:
         self._stack.push_async_callback(made.close)
         return made
 
+    @asynccontextmanager
+    async def fresh_image(self) -> AsyncGenerator[str]:
+        """Yield the reference of an image that no node has, 6 MB of it; it leaves the registry afterwards."""
+        reference = await asyncio.to_thread(self._push_fresh)
+        yield reference
+        plain = f"--tls-verify={str(not self.cluster.ours).lower()}"
+        await asyncio.to_thread(run, "skopeo", "delete", plain, f"docker://{reference}")
+
+    def _push_fresh(self) -> str:
+        folder = Path(tempfile.mkdtemp(dir=self.work))
+        (busybox_root_in(folder / "root") / "unlike").write_bytes(secrets.token_bytes(_FRESH_BYTES))
+        with tarfile.open(folder / "root.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+            archive.add(folder / "root", ".")
+        make_layout(folder / "root.tar", folder / "layout")
+        return self.cluster.push(folder / "layout", "bench", secrets.token_hex(8))
+
     async def bare(self, image: str) -> "BarePods":
         """Return the floor for Pods of ``image``, one of the cluster's."""
         made = BarePods(await self.live(), self.cluster.image(image), self._given)
@@ -113,12 +133,12 @@ class BarePods:
         self._changed = asyncio.Event()
         self._number = 0
 
-    async def make(self, count: int) -> tuple[list[str], float]:
+    async def make(self, count: int, image: str | None = None) -> tuple[list[str], float]:
         """Make Pods, all at once; return their names and the seconds until all were Ready."""
-        names = [f"bare-{self._number + number}" for number in range(count)]
+        names, path = [f"bare-{self._number + number}" for number in range(count)], self._client.path("pods")
         self._number += count
         start = time.perf_counter()
-        await asyncio.gather(*(self._client.create(self._client.path("pods"), self._pod(name)) for name in names))
+        await asyncio.gather(*(self._client.create(path, self._pod(name, image or self._image)) for name in names))
         await self._until(lambda: all(is_ready(self._pods.get(name)) for name in names))
         return names, time.perf_counter() - start
 
@@ -128,19 +148,6 @@ class BarePods:
         await asyncio.gather(*(self._client.delete(self._client.path("pods", name)) for name in names))
         await self._until(lambda: not any(name in self._pods for name in names))
         return time.perf_counter() - start
-
-    def batch(self) -> Batch:
-        """Return create to Ready, one Pod after another."""
-
-        async def run(n: int) -> list[float]:
-            seconds: list[float] = []
-            for _ in range(n):
-                names, took = await self.make(1)
-                seconds.append(took)
-                await self.remove(names)
-            return seconds
-
-        return run
 
     async def follow(self) -> None:
         """Take in what becomes of them, until cancelled."""
@@ -165,8 +172,8 @@ class BarePods:
             self._changed.clear()
             await self._changed.wait()
 
-    def _pod(self, name: str) -> Json:
-        container = {"name": "idle", "image": self._image, "command": _IDLE, "imagePullPolicy": "IfNotPresent",
+    def _pod(self, name: str, image: str) -> Json:
+        container = {"name": "idle", "image": image, "command": _IDLE, "imagePullPolicy": "IfNotPresent",
                      "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}}  # fmt: skip
         spec = {"containers": [container], "automountServiceAccountToken": False, "enableServiceLinks": False,
                 "nodeSelector": self._given.get("node_selector", {}),
