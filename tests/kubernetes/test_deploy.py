@@ -19,11 +19,13 @@ from orchard import Orchard
 from orchard.core.errors import MachineUnfit, NotFound
 from orchard.sandbox.kubernetes import KubernetesBackend
 from orchard.sandbox.kubernetes.credentials import Access
+from orchard.sandbox.kubernetes.identity import name_of
 from orchard.sandbox.kubernetes.policies import OPEN
 from orchard.sandbox.kubernetes.rights import Right, rights
 from orchard.sandbox.types import SandboxSpec
 
 pytestmark = pytest.mark.timeout(900)  # the images may have to be built first
+SERVICE = "app.kubernetes.io/component=service"
 LOGIN = "registry-login"
 """Credentials that the settings name and nobody has made: sandboxes of public images do without."""
 
@@ -80,10 +82,23 @@ def test_check_in_the_cluster_finds_it_fit(release: Deployment) -> None:
     assert {name: found.get(name) for name in names} == dict.fromkeys(names, "ok")
 
 
-def test_reaper_runs_as_a_job(release: Deployment) -> None:
-    where = ("-n", release.namespace)
-    release.cluster.kubectl(*where, "create", "job", f"--from=cronjob/{RELEASE}-reap", "once")
-    release.cluster.kubectl(*where, "wait", "job/once", "--for=condition=Complete", "--timeout=90s")
+async def test_reaper_removes_what_has_ended_with_every_replica_dead(release: Deployment, orchard: Orchard) -> None:
+    cluster, where, sandboxes = release.cluster, ("-n", release.namespace), ("-n", release.sandboxes)
+    box = await orchard.create(cluster.image("busybox"), ttl=15)
+    cluster.kubectl(*where, "scale", f"deployment/{RELEASE}", "--replicas=0")
+    try:
+        cluster.kubectl(*where, "wait", "--for=delete", "pod", "-l", SERVICE, "--timeout=60s")
+        ended = ("Succeeded", "Failed")
+        wait_until(
+            lambda: cluster.get(*sandboxes, "pod", name_of(box.id))["status"]["phase"] in ended, 60, "its own end"
+        )
+        cluster.kubectl(*where, "create", "job", f"--from=cronjob/{RELEASE}-reap", "once")
+        cluster.kubectl(*where, "wait", "job/once", "--for=condition=Complete", "--timeout=90s")
+        assert box.id in cluster.kubectl(*where, "logs", "job/once")
+        cluster.kubectl(*sandboxes, "wait", "--for=delete", f"pod/{name_of(box.id)}", "--timeout=30s")
+    finally:
+        cluster.kubectl(*where, "scale", f"deployment/{RELEASE}", "--replicas=2")
+        cluster.kubectl(*where, "rollout", "status", f"deployment/{RELEASE}", "--timeout=120s")
 
 
 def test_output_goes_on_while_every_replica_is_replaced(release: Deployment) -> None:
