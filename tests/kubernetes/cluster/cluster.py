@@ -74,10 +74,8 @@ class Cluster:
 
     def helm(self, *words: str | Path) -> str:
         """Return what helm says; its own folders are in the cache, not the user's."""
-        home = {f"HELM_{kind}_HOME": str(CACHE / "helm" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
-        return run(
-            self.programs / "helm", f"--kubeconfig={self.kubeconfig}", *words, env={"PATH": "/usr/bin:/bin", **home}
-        )
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(CACHE / "helm")}
+        return run(self.programs / "helm", f"--kubeconfig={self.kubeconfig}", *words, env=env)
 
     def ctr(self, node: str, *words: str) -> str:
         """Return what ctr says about the pods and images of ``node``."""
