@@ -148,3 +148,9 @@ async def test_nothing_of_it_outlives_a_kill_9(agent: MiniSweAgent, tmp_path: Pa
     holder.kill()
     await holder.communicate()
     await until(lambda: not any(alive(pid) for pid in pids))
+
+
+async def test_half_a_character_in_a_command_breaks_nothing(agent: MiniSweAgent, make: Make) -> None:
+    async with ModelServer([say("a", "echo '\ud800'"), say("b", SUBMIT)]) as server:
+        result = await agent.run(make(server.url))
+    assert (result.stop, result.events[0].output) == (Stop.SUBMITTED, "\ufffd\n")

@@ -5,10 +5,13 @@ Adding one is a file in ``engines/`` that fulfils ``Engine`` and a line in ``eng
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
+from orchard.core.text import carried
+from orchard.gateway.errors import EngineRefused
 from orchard.trajectories import Usage
 from orchard.trajectories.messages import Message
 
@@ -83,6 +86,10 @@ class Engine(Protocol):
         ...
 
 
+_PARTS = {"text": "content", "output_text": "content", "thinking": "reasoning_content"}
+"""Type of a part of an answer's content -> the field that its text belongs to."""
+
+
 class Assembly:
     """Builds the assistant message of the deltas that have arrived so far."""
 
@@ -93,7 +100,7 @@ class Assembly:
 
     def add(self, delta: Message) -> None:
         """Take one more delta."""
-        for key, value in delta.items():
+        for key, value in as_text(delta).items():
             if key == "tool_calls":
                 for piece in cast("list[Message]", value or []):
                     self._add_call(piece)
@@ -124,6 +131,58 @@ class Assembly:
         elif message["content"] is None:
             message["content"] = ""
         return message
+
+
+def as_text(message: Message) -> Message:
+    """Return an answer, or a delta of one, with text where OpenAI's form has text.
+
+    Some servers send ``content`` as a list of parts, of text and of thinking, and a call's ``arguments`` as an object.
+
+    Raises:
+        EngineRefused: the content holds a part that is not text; no harness could read it.
+    """
+    changed: Message = {}
+    if isinstance(content := message.get("content"), list):
+        changed |= _joined(cast("list[Any]", content), message)
+    calls = cast("list[Message]", message.get("tool_calls") or [])
+    if any(_is_object(call) for call in calls):
+        changed["tool_calls"] = [_written(call) if _is_object(call) else call for call in calls]
+    return {**message, **changed} if changed else message
+
+
+def plain(part: Delta | Final) -> Delta | Final:
+    """Return what an engine yielded as every harness and every reader of records can take it.
+
+    Raises:
+        EngineRefused: see ``as_text``.
+    """
+    if isinstance(part, Delta):
+        return replace(part, delta=carried(as_text(part.delta)), logprobs=carried(part.logprobs))
+    return replace(part, message=carried(as_text(part.message)), raw_logprobs=carried(part.raw_logprobs))
+
+
+def _joined(parts: list[Any], message: Message) -> Message:
+    texts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
+    for part in parts:
+        known = cast("Message", part) if isinstance(part, dict) else {"type": "text", "text": part}
+        kind = str(known.get("type"))
+        value = known.get("text", known.get("thinking"))
+        if isinstance(value, list):  # thinking is a list of text parts in its turn
+            value = _joined(cast("list[Any]", value), {})["content"]
+        if kind not in _PARTS or not isinstance(value, str):
+            raise EngineRefused(f"the model answered with a part of type {kind!r} in its content, which is no text")
+        texts[_PARTS[kind]].append(value)
+    joined: Message = {key: "".join(pieces) for key, pieces in texts.items() if pieces or key == "content"}
+    return joined if not message.get("reasoning_content") else {"content": joined["content"]}
+
+
+def _is_object(call: Message) -> bool:
+    return isinstance(cast("Message", call.get("function") or {}).get("arguments"), dict)
+
+
+def _written(call: Message) -> Message:
+    function = cast("Message", call["function"])
+    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"])}}
 
 
 def as_delta(message: Message) -> Message:

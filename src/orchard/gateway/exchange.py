@@ -17,7 +17,7 @@ from orchard.core.ids import new_id
 from orchard.core.retry import Patience
 from orchard.core.tasks import finish
 from orchard.gateway.dialects import chat as dialect
-from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final
+from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, plain
 from orchard.gateway.errors import EngineUnavailable
 from orchard.gateway.tree import CallTree, Placement, tools_digest
 from orchard.trajectories import CallRecord, CallTimes, Usage
@@ -158,7 +158,8 @@ class Exchange:
         )  # fmt: skip
         self._time(engine_start=datetime.now(UTC), first_token=None)
         async with aclosing(session.engine.complete(request)) as parts:
-            async for part in parts:
+            async for raw in parts:
+                part = plain(raw)
                 if isinstance(part, Final):
                     self._time(engine_end=datetime.now(UTC))
                     return part

@@ -10,6 +10,7 @@ import signal
 from dataclasses import dataclass
 
 from orchard.core.errors import CommandNotStarted, InvalidArgument
+from orchard.core.text import carried
 from orchard.harness.protocol import SUBMIT_MARKER, ToolEvent
 from orchard.sandbox import CommandOptions, Result, Sandbox
 
@@ -58,6 +59,7 @@ class Shell:
         Raises:
             OrchardError: trouble of the sandbox, not of the command.
         """
+        command = carried(command)  # what a model's JSON may say, and no argument can hold
         try:
             result = await self._run(command, timeout, keep)
         except (CommandNotStarted, InvalidArgument) as error:

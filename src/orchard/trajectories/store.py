@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from orchard.core.errors import NotFound
+from orchard.core.text import carried
 from orchard.trajectories.commit import Committer
 from orchard.trajectories.index import Index, check_where
 from orchard.trajectories.records import RECORD, AnyRecord, RolloutRecord
@@ -220,7 +221,10 @@ def dump(record: AnyRecord) -> bytes:
     """Return the line of a record: JSON in ASCII, so that any text a model or harness sends survives."""
     facts = record.model_dump(mode="python")
     head = {key: facts.pop(key) for key in ("type", "session") if key in facts}
-    return json.dumps({**head, **facts}, default=datetime.isoformat).encode() + b"\n"
+    line = json.dumps({**head, **facts}, default=datetime.isoformat)
+    if "\\ud" in line:  # a pair, or a half that other readers of JSON would refuse
+        line = json.dumps(carried({**head, **facts}), default=datetime.isoformat)
+    return line.encode() + b"\n"
 
 
 def load(line: bytes) -> AnyRecord:

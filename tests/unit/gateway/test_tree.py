@@ -79,7 +79,7 @@ def echo(message: Message, style: str) -> Message:
 
 
 STYLES = ["raw", "parts", "compact", "bare", "ids"]
-WORDS = st.sampled_from(["", "a", "b", "é \ud800"])
+WORDS = st.sampled_from(["", "a", "b", "é \U0001f600"])
 STEP = st.fixed_dictionaries(
     {
         "op": st.sampled_from(["extend", "extend", "extend", "fork", "edit", "repeat", "abort", "new"]),

@@ -147,3 +147,10 @@ async def test_an_unknown_option_is_refused(request_for: Make) -> None:
 def test_an_unknown_harness_names_those_there_are() -> None:
     with pytest.raises(InvalidArgument, match="bash-loop, command, mini-swe-agent"):
         create_harness("mini")
+
+
+async def test_half_a_character_in_a_command_is_the_models_and_breaks_nothing(request_for: Make) -> None:
+    async with ModelServer([say("", "echo '\ud800'"), say("", SUBMIT)]) as server:
+        result = await run(request_for(server.url))
+    assert (result.stop, result.events[0].output) == (Stop.SUBMITTED, "\ufffd\n")
+    assert result.events[0].arguments == {"command": "echo '\ufffd'"}

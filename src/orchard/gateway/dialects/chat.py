@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from orchard.core.errors import InvalidArgument, OrchardError
+from orchard.core.text import carried
 from orchard.gateway.engine import Delta, Final
 from orchard.gateway.errors import EngineRefused, http_status
 from orchard.trajectories.messages import Message
@@ -40,7 +41,7 @@ def parse(body: bytes) -> ChatRequest:
         InvalidArgument: it is not one that can be answered; ``field`` names what.
     """
     try:
-        facts = json.loads(body)
+        facts = carried(json.loads(body))
     except ValueError as error:
         raise InvalidArgument(f"the body is not JSON: {error}") from None
     if not isinstance(facts, dict):
@@ -61,7 +62,7 @@ def parse(body: bytes) -> ChatRequest:
 
 def _model(value: Any) -> str:
     text = str(value or "")
-    if not text.isprintable():
+    if not text.isprintable() or "\ufffd" in text:
         raise InvalidArgument("the model's name holds characters that no name has", field="model")
     return text
 
@@ -114,10 +115,10 @@ def error_event(error: OrchardError) -> bytes:
 def error_body(error: OrchardError) -> dict[str, Any]:
     """Return the body of an error; what an engine said is passed on as it is."""
     if isinstance(error, EngineRefused) and error.body is not None and "error" in error.body:
-        return error.body
+        return carried(error.body)
     kind = _TYPES.get(http_status(error), "invalid_request_error")
     param = error.field if isinstance(error, InvalidArgument) else None
-    return {"error": {"message": str(error), "type": kind, "param": param, "code": error.code}}
+    return {"error": {"message": carried(str(error)), "type": kind, "param": param, "code": error.code}}
 
 
 def models(names: list[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import aiohttp
 
-from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, as_delta
+from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, as_delta, as_text
 from orchard.gateway.errors import EngineRefused, EngineUnavailable
 from orchard.trajectories import Usage
 from orchard.trajectories.messages import Message
@@ -125,7 +125,7 @@ class _Reading:
         choice = _first_choice(facts) or {}
         message = cast("Message", choice.get("message") or {})
         self._take(facts, choice)
-        self._whole: Message | None = {**message, "role": "assistant"}
+        self._whole: Message | None = as_text({**message, "role": "assistant"})
         return self._whole
 
     def take_chunk(self, facts: Message) -> list[Delta]:
