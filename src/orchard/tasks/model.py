@@ -6,6 +6,7 @@ import base64
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
+import packaging.requirements
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from orchard.core.errors import InvalidArgument
@@ -42,6 +43,22 @@ def _size(value: str) -> str:
     except InvalidArgument as error:
         raise ValueError(error.message) from error
     return value
+
+
+def requirement(text: str) -> str:
+    """Return ``text``, if it is a requirement of a Python package by itself (PEP 508).
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        packaging.requirements.Requirement(text)
+    except packaging.requirements.InvalidRequirement as error:
+        raise ValueError(f"{text!r} is no requirement: {str(error).splitlines()[0]}") from error
+    return text
+
+
+Requirement = Annotated[str, AfterValidator(requirement)]
 
 
 class TaskLimits(Strict):

@@ -28,6 +28,8 @@ def load_tasks(reference: str, *, image: str | None = None, only: Sequence[str] 
     Raises:
         InvalidArgument: no such kind or path, nothing in it, an id twice, or an id of ``only`` that is not there.
     """
+    if not reference.strip():  # an unset variable in a script; as a path it would be the current folder
+        raise InvalidArgument("the reference to tasks is empty", field="tasks", hint="give . for the current folder")
     kind, colon, rest = reference.partition(":")
     if not colon or kind not in LOADERS:
         if not Path(reference).exists():
@@ -37,6 +39,8 @@ def load_tasks(reference: str, *, image: str | None = None, only: Sequence[str] 
                 field="tasks", hint=f"give a task.toml, a folder of them, or one of {kinds}",
             )  # fmt: skip
         kind, rest = "toml", reference
+    elif not rest.strip():
+        raise InvalidArgument(f"{reference!r} names nothing after its kind", field="tasks")
     return _checked(reference, LOADERS[kind](rest, LoadOptions(image=image)), only)
 
 

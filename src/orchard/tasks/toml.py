@@ -53,7 +53,7 @@ from orchard.sandbox import Orchard
 from orchard.tasks.base import base_image
 from orchard.tasks.build import Recipe, base_digest, build, image_name, probe, recall, remember
 from orchard.tasks.cache import place
-from orchard.tasks.model import ID, GraderSpec, Strict, Task, TaskLimits, TestNames, TestPlan
+from orchard.tasks.model import ID, GraderSpec, Requirement, Strict, Task, TaskLimits, TestNames, TestPlan
 from orchard.tasks.protocol import LoadOptions, TaskSource
 from orchard.tasks.tree import Tree, read_tree
 from orchard.tasks.uv import Request, canonical, locked, names_in
@@ -72,7 +72,7 @@ class _File(Strict):
     image: str | None = None
     workdir: str = Field(default="/testbed", pattern=r"^/.+")
     network: Literal["none", "open"] = "none"
-    requirements: list[str] = Field(default_factory=list)
+    requirements: list[Requirement] = Field(default_factory=list)
     install: bool = False
     setup: list[str] = Field(default_factory=list)
     limits: TaskLimits = TaskLimits()

@@ -22,6 +22,7 @@ from typing import Any
 from orchard.core.config import base_env, env
 from orchard.core.errors import MachineUnfit, TaskRefused, Unavailable
 from orchard.tasks.cache import place, publish
+from orchard.tasks.model import requirement
 
 _UNSATISFIABLE = 1  # uv's exit code where the index answered and no solution exists; 2 is any other trouble
 _PIP_TO_UV = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
@@ -69,7 +70,10 @@ async def locked(request: Request) -> str:
         TaskRefused: no set of wheels satisfies the requirements; reason ``dependencies``.
         Unavailable: the index cannot be reached.
     """
-    text = "".join(f"{line}\n" for line in request.requirements)
+    try:
+        text = "".join(f"{requirement(line)}\n" for line in request.requirements)
+    except ValueError as error:  # of a library's own files; ours are checked when they are read
+        raise TaskRefused(str(error), reason="dependencies") from error
     arguments = ["pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml", *request.platform.arguments()]
     if request.uploaded_before is not None:
         arguments += ["--exclude-newer", request.uploaded_before.isoformat()]

@@ -38,6 +38,11 @@ def test_a_list_of_pairs_is_a_file(tmp_path: Path) -> None:
         ('[[pair]]\npackage = "a"\nold = "1"\nnew = "2"\nnewer = "3"\n', "pair.0.newer"),
         ('[[pair]]\npackage = "-r x"\nold = "1"\nnew = "2"\n', "pair.0.package"),
         ('[[pair]]\npackage = "a"\nold = "1 ; evil"\nnew = "2"\n', "pair.0.old"),
+        ('[[pair]]\npackage = "a"\nold = "1..2"\nnew = "2"\n', "pair.0.old"),
+        (
+            '[[pair]]\npackage = "a"\nold = "1"\nnew = "2"\nextra_requirements = ["b=="]\n',
+            "pair.0.extra_requirements.0",
+        ),
         ("", "pair"),
     ],
 )
@@ -50,7 +55,9 @@ def test_a_wrong_list_names_file_and_key(tmp_path: Path, text: str, key: str) ->
     assert str(path) in caught.value.message
 
 
-@pytest.mark.parametrize("reference", ["xmltodict", "xmltodict@0.14.1", "a@1..", "a@1..2..3/../x", "@1..2"])
+@pytest.mark.parametrize(
+    "reference", ["xmltodict", "xmltodict@0.14.1", "a@1..", "a@1..2..3/../x", "@1..2", "a@one..two"]
+)
 def test_a_half_reference_is_refused(reference: str) -> None:
     with pytest.raises(InvalidArgument):
         pairs.read(reference)

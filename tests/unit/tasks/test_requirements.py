@@ -24,7 +24,7 @@ def test_what_tests_need_is_found_where_projects_say_it() -> None:
     found = list(declared_requirements(tree(**{
         "pyproject.toml": '[project.optional-dependencies]\ntest = ["a>1"]\ndocs = ["sphinx"]\n'
                           '[dependency-groups]\ntests = ["b", {include-group = "x"}]',
-        "requirements/tests.in": "# comment\n-r other.txt\nc==1  # pinned\n\ne ; python_version < '4'\n",
+        "requirements/tests.in": "# comment\n-r other.txt\nbroken==\nc==1  # pinned\n\ne ; python_version < '4'\n",
         "tox.ini": "[testenv]\ndeps =\n    d\n    py38: old\n    -r requirements.txt\n    {posargs}\n",
     })))  # fmt: skip
     assert found == ["a>1", "b", "c==1", "e ; python_version < '4'", "d"]

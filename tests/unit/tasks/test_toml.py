@@ -37,6 +37,18 @@ def test_a_file_its_folder_and_a_folder_of_folders_name_the_same_task(tmp_path: 
     assert source.id == "my-task"
 
 
+@pytest.mark.parametrize("reference", ["", " ", "toml:", "toml: ", "release-pair:"])
+def test_an_empty_reference_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str
+) -> None:
+    folder(tmp_path / "one")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument) as caught:
+        load_tasks(reference)
+    assert caught.value.field == "tasks"
+    assert [source.id for source in load_tasks(".")] == ["my-task"]
+
+
 def test_the_folder_gives_the_name_where_no_id_is_given(tmp_path: Path) -> None:
     folder(tmp_path / "a-name", GOOD.replace('id = "my-task"\n', ""))
     assert [source.id for source in load_tasks(str(tmp_path))] == ["a-name"]
@@ -56,6 +68,8 @@ def test_the_folder_gives_the_name_where_no_id_is_given(tmp_path: Path) -> None:
         ('image = "x"', "tests"),
         ('network = "wide"\n' + GOOD, "network"),
         ("install = true\n" + GOOD, "install"),
+        ('requirements = ["pytest", "pytest<<8.4"]\n' + GOOD, "requirements.1"),
+        ('requirements = ["-r other.txt"]\n' + GOOD, "requirements.0"),
         (GOOD + "[secret.tests]\na = 1\n", "secret.tests"),
         ('workdir = "here"\n' + GOOD, "workdir"),
         ("[[graders]]\nkind = 1\n[tests]\nrun=['a']\nfail_to_pass=['b']", "graders.0.type"),

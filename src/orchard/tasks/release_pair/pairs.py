@@ -7,26 +7,39 @@ import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, ValidationError
+import packaging.version
+from pydantic import AfterValidator, Field, ValidationError
 
 from orchard.core.errors import InvalidArgument
-from orchard.tasks.model import Strict, TaskLimits
+from orchard.tasks.model import Requirement, Strict, TaskLimits
 from orchard.tasks.uv import canonical
 
 KNOWN = "known"
 _PAIR = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)@([A-Za-z0-9.!+_-]+?)\.\.([A-Za-z0-9.!+_-]+)")
 
 
+def _release(text: str) -> str:
+    try:
+        packaging.version.Version(text)
+    except packaging.version.InvalidVersion as error:
+        raise ValueError(f"{text!r} is no version") from error
+    return text
+
+
+Release = Annotated[str, AfterValidator(_release)]
+
+
 class Pair(Strict):
     """Two releases of a library, the older and the newer."""
 
     package: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    old: str = Field(pattern=r"^[A-Za-z0-9.!+_-]+$")
-    new: str = Field(pattern=r"^[A-Za-z0-9.!+_-]+$")
+    old: Release
+    new: Release
     changelog: str | None = None
     """The project's own published entry, for releases whose source distribution has no changelog."""
-    extra_requirements: list[str] = Field(default_factory=list)
+    extra_requirements: list[Requirement] = Field(default_factory=list)
     """What the test suite needs and the source distribution does not declare."""
     limits: TaskLimits = TaskLimits()
 
@@ -56,7 +69,10 @@ def read(reference: str) -> Sequence[Pair]:
         return known()
     match = _PAIR.fullmatch(reference)
     if match:
-        pair = Pair(package=match[1], old=match[2], new=match[3])
+        try:
+            pair = Pair(package=match[1], old=match[2], new=match[3])
+        except ValidationError as error:
+            raise InvalidArgument(f"{reference}: {error.errors()[0]['msg']}", field="tasks") from error
         return [next((one for one in known() if one.id == pair.id), pair)]
     path = Path(reference)
     if not path.is_file():

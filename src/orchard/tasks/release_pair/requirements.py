@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from orchard.core.errors import TaskRefused
+from orchard.tasks.model import requirement
 from orchard.tasks.release_pair.pairs import Pair
 from orchard.tasks.release_pair.sdist import Sdist
 from orchard.tasks.tree import Tree
@@ -55,7 +56,18 @@ def build_requirements(tree: Tree) -> list[str]:
 
 
 def declared_requirements(tree: Tree) -> Iterator[str]:
-    """Yield what ``tree`` declares for its tests: extras, dependency groups, requirement files, tox."""
+    """Yield what ``tree`` declares for its tests and is a requirement: extras, groups, requirement files, tox."""
+    return filter(_valid, _declared(tree))
+
+
+def _valid(line: str) -> bool:
+    try:
+        return bool(requirement(line))
+    except ValueError:
+        return False
+
+
+def _declared(tree: Tree) -> Iterator[str]:
     pyproject = _pyproject(tree)
     for table in (
         pyproject.get("project", {}).get("optional-dependencies", {}),
