@@ -206,3 +206,4 @@ async def test_another_replica_goes_on_where_one_was_killed(cluster: Cluster, tm
             async with second.sandbox(digest) as child:
                 assert (await child.run("sha256sum -c /sum")).text == "/big: OK\n"
             await until(lambda: running.pods() == [])
+            assert list((tmp_path / "cache" / "kubernetes" / "commits").iterdir()) == []

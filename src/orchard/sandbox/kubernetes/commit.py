@@ -12,16 +12,15 @@ import hashlib
 import json
 import logging
 import re
-import shutil
-import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
 
+from orchard.core.config import cache_dir
 from orchard.core.errors import NotFound, OrchardError, SandboxGone, Unauthorized, Unsupported
+from orchard.core.scratch import scratch
 from orchard.core.tasks import finish, unwrapped
 from orchard.sandbox.answers import translated
 from orchard.sandbox.kubernetes import deaths, layers, manifests
@@ -128,8 +127,10 @@ class Committer:
         spec = cast("Json", json.loads(notes(pod)[SPEC]))
         base = await self._base(pod)
         below = await self._manifests.of(base, spec.get("user"))
-        folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="orchard-commit-"))
+        held = ExitStack()
         try:
+            place = scratch(cache_dir() / "kubernetes" / "commits")
+            folder = await finish(asyncio.to_thread(held.enter_context, place))
             with (folder / "changes.tar").open("w+b") as archive:
                 async with self._alone(who.id) as transport:
                     await manifests.take(transport, folder / "now.gz")
@@ -144,7 +145,7 @@ class Committer:
                     digest = layers.write_image(image, base.manifest, base.config, layer, note)
                     await self._registry.push(base, image, reference)
         finally:
-            await finish(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+            await finish(asyncio.to_thread(held.close))
         return digest
 
     async def _base(self, pod: Json) -> Base:

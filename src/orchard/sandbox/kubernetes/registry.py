@@ -22,6 +22,7 @@ from orchard.sandbox.kubernetes.images import Images
 from orchard.sandbox.kubernetes.objects import Json, part, parts
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
 from orchard.sandbox.local.failures import reason_in, said
+from orchard.sandbox.local.process import DIE_WITH_US
 
 _ASK_SECONDS = 30.0
 _COPY_SECONDS = 1800.0
@@ -129,7 +130,7 @@ async def _ended(words: Sequence[str], held: int, seconds: float) -> tuple[int |
     if program is None:
         raise MachineUnfit("committing needs skopeo on the machine of the service", hint="install skopeo")
     process = await asyncio.create_subprocess_exec(
-        program, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, pass_fds=[held],
+        *DIE_WITH_US, program, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, pass_fds=[held],
         env={**base_env(), "LC_ALL": "C"},
     )  # fmt: skip
     try:
