@@ -17,13 +17,15 @@ async def run_plan(plan: Plan, url: str | None = None) -> Report:
     from rich.console import Console
 
     from orchard import Orchard
-    from orchard.evals.run import evaluate
+    from orchard.evals.run import evaluate, moved
     from orchard.rollout.progress import board
 
     try:
         for policy in plan.policies:
             if policy.check:
                 await policy.check()
+        for line in moved(plan):
+            console.say(line)
         async with Orchard(url) as orchard:
             with board(Console(stderr=True), plan.total()) as observe:
                 return await evaluate(plan, orchard, observe)

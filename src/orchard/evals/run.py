@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from orchard.evals.report import Report, build_report
 from orchard.evals.validate import verdicts
 from orchard.gateway import Gateway
 from orchard.harness.registry import create_harness
+from orchard.rollout.closing import SERVER
 from orchard.rollout.engine import RolloutEngine
 from orchard.rollout.folder import RunFolder, open_run, read_run
 from orchard.rollout.jobs import Bounds, Job, Observe
@@ -133,6 +135,24 @@ async def evaluate(plan: Plan, orchard: Orchard, observe: Observe = lambda _: No
 
             await engine.run(rest(), ahead=rest(), retry_broken=plan.retry_broken)
         return _report(folder, plan.title, time.monotonic() - start, validated=plan.validate)
+
+
+def moved(plan: Plan) -> list[str]:
+    """Return a line for each policy that rollouts of the run were made with at another model server than now.
+
+    Servers move, so that is no reason to refuse; who reads the numbers must know.
+    """
+    if not (plan.folder / "run.json").is_file():
+        return []
+    lines: list[str] = []
+    with read_run(plan.folder) as run:
+        for one in plan.policies:
+            rows = run.store.rollouts("run = ? AND policy = ?", [run.id, one.name]) if one.server else ()
+            count = Counter(row.labels.get(SERVER, one.server) for row in rows)
+            others = [f"{number} at {server}" for server, number in count.items() if server != one.server]
+            if others:
+                lines.append(f"{one.name} answers at {one.server} now; of its rollouts in this run {', '.join(others)}")
+    return lines
 
 
 def report_on(folder: Path, title: str | None = None, *, validated: bool = True) -> Report:

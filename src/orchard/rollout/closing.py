@@ -17,6 +17,9 @@ from orchard.rollout.jobs import Job
 from orchard.tasks.model import GraderSpec, Task
 from orchard.trajectories import Failure, RewardRecord, RolloutRecord, ToolRecord
 
+SERVER = "model_server"
+"""Label of a rollout that a model server answered: its URL."""
+
 
 @dataclass
 class Progress:
@@ -51,7 +54,7 @@ def closing_record(run: str, progress: Progress) -> RolloutRecord:
         patch=patch, submission=result.submission if result else None, rewards=rewards,
         reward=_mean(rewards), failure=progress.failure or _ungraded(rewards), environment=environment,
         started_at=progress.started, seconds={"prepare": round(progress.prepare_seconds, 3)} | last.seconds,
-        labels={"expect": job.policy.expect} if job.policy.expect else {},
+        labels={name: text for name, text in (("expect", job.policy.expect), (SERVER, job.policy.server)) if text},
     )  # fmt: skip
 
 

@@ -46,6 +46,8 @@ class Policy:
     """Parameters of each request that the harness is told to send."""
     script: str = ""
     """What it plays, where it plays a script: a resumed run refuses another under the same name."""
+    server: str = ""
+    """Where its model is asked, without what a URL may hold of secrets; kept with each rollout, and free to change."""
     check: Callable[[], Awaitable[None]] | None = None
     """Raises ``Unavailable`` if nothing answers where its engine asks; awaited once, before a run."""
     close: Callable[[], Awaitable[None]] | None = None
@@ -134,7 +136,15 @@ def model_policy(base_url: str, model: str, api_key: str, sampling: Mapping[str,
     async def check() -> None:
         await check_server(base_url)
 
-    return Policy(model, model, lambda task: engine, sampling=sampling or {}, check=check, close=engine.close)
+    return Policy(
+        model, model, lambda task: engine, sampling=sampling or {}, server=_shown(base_url),
+        check=check, close=engine.close,
+    )  # fmt: skip
+
+
+def _shown(base_url: str) -> str:
+    parts = urlsplit(base_url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
 def check_url(base_url: str) -> None:

@@ -77,7 +77,7 @@ async def test_what_cannot_be_had_is_refused(index: http.server.HTTPServer) -> N
     with pytest.raises(TaskRefused, match="nothing-of-the-kind") as caught:
         await locked(Request(["nothing-of-the-kind"], HERE))
     assert caught.value.reason == "dependencies"
-    with pytest.raises(TaskRefused, match="pytest<<8.4") as malformed:
+    with pytest.raises(TaskRefused, match="no requirement") as malformed:
         await locked(Request(["other", "pytest<<8.4"], HERE))
     assert malformed.value.reason == "dependencies"
 
