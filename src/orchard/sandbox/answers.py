@@ -32,7 +32,7 @@ def problem_of(status: int, headers: Mapping[str, str], body: bytes) -> OrchardE
         problem = json.loads(body)
     except ValueError:
         problem = None
-    if not isinstance(problem, dict):
+    if not isinstance(problem, dict) or "code" not in problem:  # each of ours has one
         kind = Unavailable if status in _GATEWAY else NotFound if status == 404 else OrchardError
         return kind(f"answer with status {status}: {body[:200].decode('utf-8', 'replace')}", reason=BROKEN)
     after = headers.get("Retry-After", "")

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from orchard.core.errors import InternalError, InvalidArgument, OrchardError, Unavailable, Unsupported
 from orchard.core.ids import check_id, check_key, new_id
 from orchard.core.tasks import finish
+from orchard.sandbox.answers import BROKEN
 from orchard.sandbox.box import gone
 from orchard.sandbox.protocol import Capabilities
 from orchard.sandbox.remote.models import (
@@ -36,6 +37,7 @@ _FIRST_CONTACT = 10.0  # seconds of failure after which a service that never ans
 _SILENCE = 330.0  # seconds without an answer until it counts as broken
 _ANSWER = 2.0  # seconds until a sandbox that does not answer at its own address counts as not to be reached there
 _DETOUR = 60.0  # seconds for which all go through the service then
+_STRANGER = "is the URL (ORCHARD_URL) that of `orchard serve`, and its version ours?"
 M = TypeVar("M")
 
 
@@ -188,10 +190,10 @@ class RemoteBackend:
         call = Call(method, path, where, json=json, headers=headers, window=window, silence=_SILENCE)
         try:
             reply = await self._transport.request(call)
-        except Unavailable:
-            raise
-        except OrchardError:
-            self._heard = True
+        except OrchardError as error:
+            if error.reason == BROKEN and not self._heard:
+                error.hint = error.hint or _STRANGER
+            self._heard = self._heard or (error.reason != BROKEN and not isinstance(error, Unavailable))
             raise
         self._heard = True
         return reply
@@ -206,6 +208,4 @@ def _parsed(model: type[M], reply: Reply) -> M:
     try:
         return _reader(model).validate_json(reply.body)
     except ValidationError as error:
-        raise InternalError(
-            "the answer is not one of this service", hint="is the URL that of `orchard serve`, and its version ours?"
-        ) from error
+        raise InternalError("the answer is not one of this service", hint=_STRANGER) from error
