@@ -40,6 +40,7 @@ UID = 65532
 SUITE, PYTHON = "bookworm", "3.11"
 _RECIPE = "1"
 """Raised whenever the same inputs would give other files."""
+_KEPT = 4
 _PACKAGES = ("ca-certificates", "python3", "skopeo")
 _UNWANTED = ("doc", "info", "locale", "man")
 _LIBRARY = f"usr/local/lib/python{PYTHON}/dist-packages"
@@ -79,7 +80,9 @@ def build(cache: Path | None = None) -> dict[str, Built]:
     folder = (cache or cache_dir()) / "deploy"
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / ".lock"):
-        return {built.name: built for built in (_sandboxd(folder), _service(folder))}
+        found = {built.name: built for built in (_sandboxd(folder), _service(folder))}
+        _forget(folder)
+    return found
 
 
 def push(built: Built, registry: str, tag: str, *, plain: bool = False) -> str:
@@ -173,11 +176,19 @@ def _compile(library: Path) -> None:
         compileall.compile_dir(library, quiet=2, stripdir=library, prependdir="/" + _LIBRARY, invalidation_mode=mode)
 
 
+def _forget(folder: Path) -> None:
+    """Remove all but the last few of each kind."""
+    for kind in ("debian-*", "libraries-*", "orchard-*", "sandboxd-*", "service-*"):
+        for path in sorted(folder.glob(kind), key=lambda path: path.stat().st_mtime)[: -2 * _KEPT]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def _is_source(path: Path) -> bool:
     return path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc" and path.name != "sandboxd"
 
 
 def _built(name: str, layout: Path) -> Built:
+    layout.touch()  # in use
     index = json.loads((layout / "index.json").read_text())
     return Built(name, layout, str(index["manifests"][0]["digest"]))
 

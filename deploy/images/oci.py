@@ -50,6 +50,8 @@ def cached_layer(folder: Path, name: str, make: Callable[[Path], None]) -> Layer
                 shutil.copyfileobj(stream, packed, 1 << 20)
         tar.unlink()
         draft.rename(path)
+    for used in (path, note):
+        used.touch()
     return Layer(path, note.read_text())
 
 

@@ -84,7 +84,7 @@ def test_check_in_the_cluster_finds_it_fit(release: Deployment) -> None:
 
 async def test_reaper_removes_what_has_ended_with_every_replica_dead(release: Deployment, orchard: Orchard) -> None:
     cluster, where, sandboxes = release.cluster, ("-n", release.namespace), ("-n", release.sandboxes)
-    box = await orchard.create(cluster.image("busybox"), ttl=15)
+    box = await orchard.create(cluster.image("busybox"), ttl=10)
     cluster.kubectl(*where, "scale", f"deployment/{RELEASE}", "--replicas=0")
     try:
         cluster.kubectl(*where, "wait", "--for=delete", "pod", "-l", SERVICE, "--timeout=60s")
