@@ -35,7 +35,7 @@ def test_what_is_left_out_or_sane_passes() -> None:
 def test_the_body_of_a_create_has_the_fields_and_defaults_of_a_spec() -> None:
     assert list(SpecBody.model_fields) == [one.name for one in fields(SandboxSpec)]
     plain = SandboxSpec("host")
-    assert SpecBody(image="host") == SpecBody.of(plain)
+    assert SpecBody.model_validate({"image": "host"}) == SpecBody.of(plain)
     whole = SandboxSpec(
         "x", cpu=1, memory=5, disk=6, pids=7, env={"A": "b"}, user="u", workdir="/w", labels={"c": "d"}, ttl=8,
         max_ttl=9, idle=10, heartbeat=11, create_timeout=12, entrypoint=("e",), tools=("f",),
