@@ -1,4 +1,4 @@
-"""The demo's rollouts and grading on the cluster, by one flag: the same tasks and the same verdicts as here."""
+"""The demo's rollouts and grading on the cluster, by one flag, through the chart's own service: verdicts as here."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.replicas import replicas
+from tests.kubernetes.deployment import deployed
 from tests.support.service import ORCHARD
 
 from orchard.core.config import cache_dir
@@ -34,11 +34,10 @@ async def test_the_demo_runs_on_the_cluster_with_the_verdicts_that_it_has_here(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     repository = f"{cluster.registry}/rollouts-{secrets.token_hex(4)}/commits"
-    with replicas(cluster, tmp_path, 1, commit_repository=repository) as running:
-        (service,) = running.services
-        env = {**os.environ, "ORCHARD_HOME": str(tmp_path), "ORCHARD_API_KEY": running.key}
+    with deployed(cluster, tmp_path, settings={"commit_repository": repository}) as release:
+        env = {**os.environ, "ORCHARD_HOME": str(tmp_path), "ORCHARD_API_KEY": release.api_key}
         env["ORCHARD_CACHE"] = str(cache_without_images(tmp_path / "cache"))
-        where = ["--url", service.url, "--image", cluster.image("debian")]
+        where = ["--url", release.urls()[0], "--image", cluster.image("debian")]
         demo = await asyncio.create_subprocess_exec(
             *ORCHARD, "demo", *where, "--only", TASK, "--run", str(tmp_path / "run"), "--json", env=env,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -51,4 +50,4 @@ async def test_the_demo_runs_on_the_cluster_with_the_verdicts_that_it_has_here(
         with read_run(tmp_path / "run") as run:
             records = [record for record in run.store.records() if isinstance(record, RolloutRecord)]
         assert {record.environment["image"] for record in records} == {records[0].environment["image_digest"]}
-        assert running.pods() == []
+        assert cluster.get("-n", release.sandboxes, "pods", "-l", "orchard/sandbox")["items"] == []
