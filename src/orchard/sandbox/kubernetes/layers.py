@@ -45,7 +45,7 @@ def open_end(archive: IO[bytes]) -> None:
         Unavailable: it has none, so it was cut.
     """
     end = archive.seek(0, io.SEEK_END) - _END
-    if end < 0 or archive.seek(end) < 0 or archive.read(_END) != bytes(_END):
+    if end < 0 or end % tarfile.BLOCKSIZE or archive.seek(end) < 0 or archive.read(_END) != bytes(_END):
         raise Unavailable("the tree was cut off", reason=BROKEN)
     archive.seek(end)
     archive.truncate()
