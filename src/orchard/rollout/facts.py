@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchard.core.disk import needs_room
 from orchard.core.errors import Conflict
 from orchard.tasks.model import Task
 
@@ -45,7 +46,7 @@ class Facts:
             )
         new = {thing: parts for thing, parts in given.items() if thing not in self._known}
         if new:
-            with self._file.open("ab") as file:
+            with needs_room(self._file.parent), self._file.open("ab") as file:
                 file.truncate(self._size)
                 file.writelines(json.dumps([thing, parts]).encode() + b"\n" for thing, parts in new.items())
                 file.flush()

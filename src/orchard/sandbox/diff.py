@@ -8,10 +8,10 @@ import io
 import json
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from weakref import WeakValueDictionary
 
 from orchard.core.config import cache_dir
+from orchard.core.disk import needs_room
 from orchard.core.errors import FileMissing
 from orchard.core.ids import new_id
 from orchard.core.tasks import finish, unwrapped
@@ -117,7 +117,8 @@ async def image_baseline(
         kept = await asyncio.to_thread(Baseline.load, folder, path, names)
         if kept is None:
             kept = await _from_throw_away(backend, sessions, info, path, names)
-            await asyncio.to_thread(kept.save, Path(folder))
+            with needs_room(folder):
+                await asyncio.to_thread(kept.save, folder)
     return kept
 
 

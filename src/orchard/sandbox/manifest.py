@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from orchard.core.disk import needs_room
 from orchard.core.errors import Conflict
 from orchard.sandbox.answers import translated
 from orchard.sandbox.files import ndjson, path_of
@@ -154,9 +155,12 @@ class Baseline:
 async def take_baseline(transport: Transport, path: str, names: tuple[str, ...]) -> Baseline:
     """Keep the work tree of a sandbox as it is now, in an unnamed temporary file."""
     nodes = await fetch_manifest(transport, path, names)
-    archive = await asyncio.to_thread(tempfile.TemporaryFile, prefix="orchard-baseline-")
+    with needs_room(Path(tempfile.gettempdir())):
+        archive = await asyncio.to_thread(tempfile.TemporaryFile, prefix="orchard-baseline-")
     try:
-        await fetch_tree(transport, path, names, archive)
+        with needs_room(Path(tempfile.gettempdir())):
+            await fetch_tree(transport, path, names, archive)
+            archive.flush()
     except BaseException:
         archive.close()
         raise

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchard.core.config import env
+from orchard.core.disk import disk_full, met_full, needs_room
 from orchard.core.errors import MachineUnfit, OrchardError
 from orchard.core.tasks import finish
 
@@ -57,9 +58,12 @@ class SealedGit:
         """Return what a git command prints.
 
         Raises:
+            MachineUnfit: the disk is full.
             OrchardError: it failed.
         """
         ended = await self.attempt(*arguments, stdin=stdin)
+        if ended.code and met_full(ended.words, self.folder):
+            raise disk_full(self.folder.parent, ended.words)
         if ended.code:
             raise OrchardError(f"git {arguments[0]} failed here: {ended.words}")
         return ended.output
@@ -98,7 +102,8 @@ async def sealed_git() -> AsyncGenerator[SealedGit]:
     program = shutil.which("git")
     if program is None:
         raise MachineUnfit("diff and apply_patch need git on this machine", hint="install git")
-    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="orchard-git-"))
+    with needs_room(Path(tempfile.gettempdir())):
+        folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="orchard-git-"))
     try:
         git = SealedGit(folder, program)
         await git.run("init", "--quiet", "--bare", "--template=", str(folder / "repo"))

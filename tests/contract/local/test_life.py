@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -320,27 +320,3 @@ async def test_secrets_stay_off_the_disk_and_out_of_sight(orchard: Orchard, back
     assert not any(token.encode() in content for content in written)
     seen = await box.run("busybox cat /proc/1/environ /proc/1/cmdline")
     assert token.encode() not in seen.stdout
-
-
-@pytest.fixture
-def small_home(tmp_path: Path) -> Iterator[Path]:
-    """A home on a file system of 4 MiB."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", tmp_path], check=True)
-    yield tmp_path
-    subprocess.run(["umount", tmp_path], check=True)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system takes root")
-async def test_a_full_disk_is_no_reason_to_keep_a_sandbox(small_home: Path, busybox_root: str) -> None:
-    backend = LocalBackend(LocalSettings(home=small_home, sweep_every=0.0))
-    async with Orchard(backend=backend) as orchard:
-        box = await orchard.create(busybox_root)
-        full = await box.run("cat /dev/zero > /fill")
-        assert full.exit_code
-        assert b"No space" in full.stderr
-        await orchard.delete(box.id)
-        info = await backend.get(box.id)
-        assert (info.state, info.reason) == (State.GONE, "deleted")
-        assert not [path for path in (small_home / "ended").iterdir() if path.name.startswith(".")]
-        other = await orchard.create(busybox_root)
-        await orchard.delete(other.id)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ParamSpec, TypeVar
 
+from orchard.core.disk import needs_room
 from orchard.core.errors import InvalidArgument, NotFound, SandboxGone, Unavailable
 from orchard.core.ids import check_id, check_key
 from orchard.sandbox.local import daemon
@@ -90,7 +91,7 @@ class LocalBackend:
             CreateFailed: with the reason; nothing is left of it.
             Conflict: another spec under the same key.
             Unsupported: the spec asks for what this machine or backend cannot do.
-            MachineUnfit: the machine lacks what it takes.
+            MachineUnfit: the machine lacks what it takes, such as room on its disk.
         """
         spec.validated()
         check_key(key, "idempotency key")
@@ -98,7 +99,7 @@ class LocalBackend:
         parts = self._parts()
         parts.maker.check(spec)
         self._sweep_soon(parts)
-        made = parts.makers.submit(parts.maker.create, spec, key)
+        made = self._submit(parts.makers, parts.maker.create, spec, key)
         try:
             return (await asyncio.wrap_future(made)).info()
         except asyncio.CancelledError:  # nobody will learn of it: end it as soon as it is there
@@ -169,7 +170,7 @@ class LocalBackend:
         """
         parts = self._parts()
         check_id(sandbox_id, "sandbox id")
-        return await asyncio.wrap_future(parts.makers.submit(parts.committer.commit, sandbox_id, name))
+        return await asyncio.wrap_future(self._submit(parts.makers, parts.committer.commit, sandbox_id, name))
 
     async def resolve_image(self, image: str) -> str | None:
         """Fetch the image if needed; return its digest, or None where it has none (``host``, ``dir:``).
@@ -179,7 +180,7 @@ class LocalBackend:
         """
         self._check_allowed(image)
         parts = self._parts()
-        found = parts.makers.submit(parts.images.fetch, image)
+        found = self._submit(parts.makers, parts.images.fetch, image)
         return (await asyncio.wrap_future(found)).digest
 
     async def close(self) -> None:
@@ -207,7 +208,8 @@ class LocalBackend:
     def _make_parts(self) -> _Parts:
         powers, cgroups = find_powers(), find_cgroups()
         require_fit(self.settings, powers)
-        self._store.prepare()
+        with needs_room(self.settings.home):
+            self._store.prepare()
         images = Images(self.settings, powers)
         endings = Endings(self.settings, self._store, powers, cgroups)
         return _Parts(
@@ -222,12 +224,21 @@ class LocalBackend:
             process=os.getpid(),
         )
 
+    def _submit(
+        self, threads: ThreadPoolExecutor, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        def told() -> T:
+            with needs_room(self.settings.home):
+                return work(*args, **kwargs)
+
+        return threads.submit(told)
+
     async def _call(self, parts: _Parts, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.wrap_future(parts.lookers.submit(work, *args, **kwargs))
+        return await asyncio.wrap_future(self._submit(parts.lookers, work, *args, **kwargs))
 
     def _later(self, parts: _Parts, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> Future[None]:
         """Start work that goes on whatever becomes of the caller; ``close`` waits for it."""
-        done = parts.lookers.submit(work, *args, **kwargs)
+        done = self._submit(parts.lookers, work, *args, **kwargs)
         self._behind.add(done)
         done.add_done_callback(self._behind.discard)
         done.add_done_callback(_log_failure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from orchard.core.disk import disk_full, met_full
 from orchard.core.errors import Conflict, InternalError, NotFound, SandboxGone, Unsupported
 from orchard.sandbox.local.ending import Endings
 from orchard.sandbox.local.images import local_name
@@ -32,6 +33,7 @@ class Committer:
             SandboxGone: it has ended, and its changes with it.
             Conflict: another process makes or ends it at this moment.
             Unsupported: its image is a folder, which nothing can be laid over.
+            MachineUnfit: the disk is full.
             InternalError: buildah failed, with its own words.
         """
         record, full = self._store.read(sandbox_id), local_name(name)
@@ -61,12 +63,12 @@ class Committer:
             raise NotFound(f"the image {base} of sandbox {record.id} is no longer in the store")
         self._clear()
         container = _CONTAINER + record.id
-        _done("from", self._storage.buildah("from", "--pull-never", "--name", container, stored.id))
+        self._buildah("from", "--pull-never", "--name", container, stored.id)
         try:
             self._lay(self._store.folder(record.id) / "upper", self._storage.layer_of(container))
-            _done("commit", self._storage.buildah("commit", "--quiet", "--format", "oci", container, full))
+            self._buildah("commit", "--quiet", "--format", "oci", container, full)
         finally:
-            _done("rm", self._storage.buildah("rm", container))
+            self._buildah("rm", container)
         made = self._storage.find([full])
         if made is None:
             raise InternalError(f"buildah made no image {full}")
@@ -83,9 +85,14 @@ class Committer:
         """Put the changes where buildah keeps those of its container: both have overlay's own form."""
         script = 'rmdir "$2" && { mv -T "$1" "$2" 2>/dev/null || cp -a "$1" "$2"; }'
         done = self._powers.call(["sh", "-c", script, "sh", str(upper), str(layer)], timeout=_COPY_SECONDS)
-        _done("lay", done)
+        _done("lay", done, self._storage.root)
+
+    def _buildah(self, step: str, *arguments: str) -> None:
+        _done(step, self._storage.buildah(step, *arguments), self._storage.root)
 
 
-def _done(step: str, finished: Finished) -> None:
+def _done(step: str, finished: Finished, folder: Path) -> None:
+    if finished.code and met_full(finished.output, folder):
+        raise disk_full(folder, finished.output.strip()[-500:])
     if finished.code:
         raise InternalError(f"committing failed at {step}: {finished.output.strip()[-500:]}")

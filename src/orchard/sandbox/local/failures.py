@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from pathlib import Path
 
-from orchard.core.errors import CreateFailed
+from orchard.core.disk import disk_full, met_full
+from orchard.core.errors import CreateFailed, OrchardError
 from orchard.sandbox.local.process import Finished
 
 _WORDS = (
@@ -57,15 +59,18 @@ _HINTS = {
 }
 
 
-def copy_failed(reference: str, done: Finished, *, remote: bool) -> CreateFailed:
+def copy_failed(reference: str, done: Finished, store: Path, *, remote: bool) -> OrchardError:
     """Return the error that tells of skopeo's failure, with its message and what to do.
 
     Args:
         reference: the image as asked for.
         done: how skopeo ended.
+        store: where it was to bring the image.
         remote: its source is a registry.
     """
     words = said(done.output)
+    if met_full(words, store):  # 'writing blob: storing blob to file "/var/tmp/…": write …: no space left on device'
+        return disk_full(store, words[-500:])
     reason = reason_in(words)
     if remote:
         reason = reason or ("registry_unreachable" if done.code == -9 else "image_not_found")

@@ -101,7 +101,7 @@ class Images:
             inspect = ["inspect", "--config", *(each.replace("--src-", "--") for each in options), source.remote]
             done = self.storage.run("skopeo", [*self._policy(), *inspect], timeout=_LOOK_SECONDS)
             if done.code:
-                raise copy_failed(reference, done, remote=True)
+                raise copy_failed(reference, done, self.storage.root, remote=True)
             _check_architecture(reference, _config_in(done.output))
         name = source.wanted[-1]
         arguments = [
@@ -116,7 +116,8 @@ class Images:
         done = self.storage.run("skopeo", arguments)
         stored = self.storage.find(source.wanted)
         if done.code or stored is None:
-            raise copy_failed(reference, done, remote=source.remote.startswith("docker:"))
+            remote = source.remote.startswith("docker:")
+            raise copy_failed(reference, done, self.storage.root, remote=remote)
         return stored
 
     def _policy(self) -> list[str]:

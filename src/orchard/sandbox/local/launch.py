@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchard.core.config import cache_dir
+from orchard.core.disk import disk_full, met_full
 from orchard.core.errors import CreateFailed, MachineUnfit, Unavailable
 from orchard.sandbox.local import daemon
 from orchard.sandbox.local.cgroups import Cgroups
@@ -207,6 +208,8 @@ class Launch:
 
     def _failure(self, code: int, output: str) -> Exception:
         words = output.strip()[-800:]
+        if met_full(words, self.folder):
+            return disk_full(self.folder.parent, words)
         if code == -9:
             return CreateFailed(f"starting took more than {self.timeout:g} s: {words}", reason="start_timeout")
         if code == 127:  # the shell's own word for: no such program
@@ -220,15 +223,17 @@ def skeleton(home: Path) -> Path:
     if folder.exists():
         return folder
     draft = home / f".{_SKELETON}-{os.getpid()}-{os.urandom(4).hex()}"
-    for name in _SKELETON_FOLDERS:
-        (draft / name).mkdir(parents=True)
-    (draft / "tmp").chmod(0o1777)
-    for name in HOST_FILES:
-        (draft / "etc" / name).touch(0o644)
     try:
+        for name in _SKELETON_FOLDERS:
+            (draft / name).mkdir(parents=True)
+        (draft / "tmp").chmod(0o1777)
+        for name in HOST_FILES:
+            (draft / "etc" / name).touch(0o644)
         draft.rename(folder)
-    except OSError:  # another process was first
+    except OSError:
         Powers().remove_tree(draft)
+        if not folder.exists():  # else another process was first
+            raise
     return folder
 
 

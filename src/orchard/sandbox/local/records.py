@@ -8,6 +8,7 @@ key runs. Everything is written whole and renamed into place.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import hmac
@@ -267,7 +268,9 @@ class KeySlot:
     def fill(self, sandbox_id: str, spec: dict[str, Any]) -> None:
         """Let the key stand for this sandbox."""
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps({"sandbox": sandbox_id, "spec": spec}).encode(), 0)
+        content = json.dumps({"sandbox": sandbox_id, "spec": spec}).encode()
+        if os.pwrite(self._fd, content, 0) < len(content):  # a disk that is full in mid-write says nothing yet
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextlib.contextmanager

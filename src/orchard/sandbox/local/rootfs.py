@@ -14,6 +14,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from orchard.core.config import cache_dir
+from orchard.core.disk import disk_full, met_full
 from orchard.core.errors import InternalError, InvalidArgument, MachineUnfit
 from orchard.sandbox.local.images import DEFAULT_PATH, goarch, local_name
 from orchard.sandbox.local.powers import find_powers
@@ -61,6 +62,8 @@ def import_layout(layout: Path, name: str, settings: LocalSettings) -> str:
         if stored is None or stored.digest != digest:
             source = f"oci:{layout}:latest"
             done = storage.run("skopeo", ["--insecure-policy", "copy", "--quiet", source, storage.place(full)])
+            if done.code and met_full(done.output, storage.root):
+                raise disk_full(storage.root, done.output.strip()[-500:])
             if done.code:
                 raise InternalError(f"skopeo could not bring {layout} into the store: {done.output.strip()[-500:]}")
     return digest
