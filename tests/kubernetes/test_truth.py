@@ -14,8 +14,9 @@ from tests.kubernetes.cluster.processes import run
 
 from orchard.core.errors import CreateFailed, NotFound, SandboxGone
 from orchard.sandbox import Orchard, Sandbox
-from orchard.sandbox.kubernetes import KubernetesBackend
+from orchard.sandbox.kubernetes import KubernetesBackend, creating
 from orchard.sandbox.kubernetes.identity import name_of
+from orchard.sandbox.kubernetes.labels import TENANT
 from orchard.sandbox.layout import Image, Node, write_layout
 from orchard.sandbox.types import SandboxInfo, SandboxSpec, State
 
@@ -91,13 +92,17 @@ def slow_image(cluster: Cluster, folder: Path) -> str:
     return cluster.image(name, private=True)
 
 
+def log_in(cluster: Cluster, namespace: str) -> None:
+    """Make the pull secret ``login`` of the private registry."""
+    login = {"type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": cluster.pull_secret}}
+    cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}, **login}, namespace=namespace)
+
+
 async def test_a_slow_pull_shows_as_pulling_and_is_not_on_the_clock(
     own_cluster: Cluster, namespace: str, replica: Replicas, tmp_path: Path
 ) -> None:
     """The image is private: the registry and the kubelet both take the pull secret."""
-    login = {"type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": own_cluster.pull_secret}}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}, **login}
-    own_cluster.apply(secret, namespace=namespace)
+    log_in(own_cluster, namespace)
     backend, other = replica(pull_secrets=["login"]), replica()
     image = await asyncio.to_thread(slow_image, own_cluster, tmp_path)
     await backend.create(SandboxSpec(own_cluster.image("busybox"), ttl=100), "warm")  # the daemon's image is there now
@@ -111,6 +116,27 @@ async def test_a_slow_pull_shows_as_pulling_and_is_not_on_the_clock(
     assert info.image_digest == await backend.resolve_image(image)
     for each in (await backend.list()).items:
         await backend.delete(each.id, wait=False)
+
+
+async def test_a_slow_pull_of_one_tenant_holds_up_no_other(
+    own_cluster: Cluster, namespace: str, replica: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creating, "_PULL_HOLDS", 1.0)
+    monkeypatch.setattr(creating, "_SILENCE", 1.0)  # how often it looks while nothing changes
+    log_in(own_cluster, namespace)
+    backend, order = replica(pull_secrets=["login"], creates=1), list[str]()
+
+    async def make(image: str, tenant: str) -> None:
+        made = await backend.create(SandboxSpec(image, ttl=100, labels={TENANT: tenant}), "key")
+        order.append(tenant)
+        await backend.delete(made.id, wait=False)
+
+    await make(own_cluster.image("busybox"), "warm")  # the daemon's image is there now
+    slow = asyncio.ensure_future(make(await asyncio.to_thread(slow_image, own_cluster, tmp_path), "slow"))
+    await asyncio.sleep(0.5)  # it has the only turn
+    await make(own_cluster.image("busybox"), "quick")
+    await slow
+    assert order == ["warm", "quick", "slow"]
 
 
 # -- ends

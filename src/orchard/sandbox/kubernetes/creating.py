@@ -35,6 +35,7 @@ Resolve: TypeAlias = Callable[[str], Awaitable[ImageFacts | None]]
 _log = logging.getLogger(__name__)
 _UNDO_SECONDS = 15.0  # that a failed create waits for the end of its Pod
 _TROUBLE_SECONDS = 30.0  # that a kubelet tries in vain what may succeed
+_PULL_HOLDS = 10.0  # seconds that a pull may hold its turn: slow ones of one tenant are not to stop the others
 _SILENCE = 10.0  # seconds without a word about any Pod, while somebody waits, after which the watch is made anew
 
 
@@ -156,7 +157,7 @@ class Maker:
             return pod, owner
 
     async def _ready(self, who: Identity, spec: SandboxSpec, split: Split, end_turn: Callable[[], None]) -> Json:
-        """Return the Pod once its daemon answers; while no node can take it, it holds up nobody."""
+        """Return the Pod once its daemon answers; waiting for a node or a long pull, it holds up nobody."""
         pull = self._settings.pull_timeout
         limits = {"start": spec.create_timeout, "pull": pull, "trouble": min(pull, _TROUBLE_SECONDS)}
         greeting: asyncio.Task[None] | None = None
@@ -173,8 +174,9 @@ class Maker:
                         await self._hope(pod, who, progress.unschedulable)
                         hopeful = True
                     if progress.unschedulable:
-                        end_turn()
                         self._groups.check(pod)
+                    if progress.unschedulable or spent["pull"] + spent["trouble"] >= _PULL_HOLDS:
+                        end_turn()
                     if progress.address is not None and greeting is None:
                         greeting = asyncio.ensure_future(self._greet(who.id, progress.address, spec.network))
                     began = time.monotonic()

@@ -116,8 +116,8 @@ def manifest(plan: Plan, settings: KubernetesSettings) -> Json:
         "enableServiceLinks": False,
         "hostname": CONTAINER,
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
-        # The lease is sandboxd's; this holds should it fail. It begins before the pull and can only be lowered.
-        "activeDeadlineSeconds": math.ceil(spec.max_ttl + spec.create_timeout),
+        # The lease is sandboxd's; this holds should it fail. It counts during the pull too and can only be lowered.
+        "activeDeadlineSeconds": math.ceil(spec.max_ttl + spec.create_timeout + settings.pull_timeout),
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "initContainers": [_installer(plan, settings)] if settings.injection == "init" else [],
         "containers": [_sandbox(plan, settings)],
