@@ -158,8 +158,8 @@ async def witnessed(
     assert caught.value.reason == reason
     await no_pods(watching, cluster, namespace)
     later = await replica().get(sandbox_id)
-    told = (later.state, later.reason, later.detail, later.ended_at, later.labels)
-    assert told == (State.GONE, reason, info.detail, info.ended_at, info.labels)
+    told = (later.state, later.reason, later.detail, later.ended_at, later.labels, later.env)
+    assert told == (State.GONE, reason, info.detail, info.ended_at, info.labels, info.env)
 
 
 def drain(cluster: Cluster, namespace: str, pod: str) -> None:

@@ -23,6 +23,7 @@ from orchard.sandbox.kubernetes.creating import Maker
 from orchard.sandbox.kubernetes.daemons import Daemons
 from orchard.sandbox.kubernetes.identity import ID, Identity, ServiceKey, name_of
 from orchard.sandbox.kubernetes.images import Images
+from orchard.sandbox.kubernetes.labels import to_pod
 from orchard.sandbox.kubernetes.objects import Json
 from orchard.sandbox.kubernetes.pod import notes
 from orchard.sandbox.kubernetes.policies import Policies
@@ -145,21 +146,19 @@ class KubernetesBackend:
         """Return living sandboxes whose labels include ``labels``, oldest first."""
         if isinstance(limit, bool) or not 1 <= limit <= 1000:
             raise InvalidArgument(f"limit must be 1 to 1000, not {limit!r}", field="limit")
-        live, wanted = await self.live(), check_labels(labels or {}).items()
+        live, wanted = await self.live(), to_pod(check_labels(labels or {})).items()
         await live.cache.synced()
-        found = [each for each in map(lambda pod: self._ours(live, pod), live.cache.pods()) if each is not None]
+        named = [pod for pod in live.cache.pods() if wanted <= pod["metadata"]["labels"].items()]  # first: it is cheap
+        found = [each for each in map(lambda pod: self._ours(live, pod), named) if each is not None]
         living = sorted((_place(*each), each) for each in found if deaths.classify(each[0]) is None)
-        chosen = [
-            (place, each[0], info) for place, each in living
-            if (cursor is None or place > cursor) and wanted <= (info := self._info(live, *each)).labels.items()
-        ]  # fmt: skip
+        chosen = [(place, each) for place, each in living if cursor is None or place > cursor]
         page, turns = chosen[:limit], asyncio.Semaphore(_LEASES_AT_ONCE)
 
-        async def complete(pod: Json, info: SandboxInfo) -> SandboxInfo:
+        async def complete(pod: Json, who: Identity) -> SandboxInfo:
             async with turns:
-                return await self._with_lease(live, pod, info)
+                return await self._with_lease(live, pod, self._info(live, pod, who))
 
-        items = await asyncio.gather(*(complete(pod, info) for _, pod, info in page))
+        items = await asyncio.gather(*(complete(*each) for _, each in page))
         alive = [info for info in items if info.state is not State.GONE]
         return Page(alive, page[-1][0] if len(chosen) > limit else None)
 

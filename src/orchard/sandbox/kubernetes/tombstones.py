@@ -126,7 +126,7 @@ class Tombstones:
         return _RECORD.validate_json(record) if proven else None
 
     def _event(self, pod: Json, who: Identity, gone: SandboxInfo) -> Json:
-        record = _RECORD.dump_json(replace(gone, env={})).decode()
+        record = _RECORD.dump_json(gone).decode()
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         return {
             "apiVersion": "v1", "kind": "Event", "type": "Normal", "reason": "SandboxGone",
@@ -174,7 +174,7 @@ def _late(pod: Json) -> bool:
 
 
 def _gone(pod: Json, who: Identity, death: Death) -> SandboxInfo:
-    info = replace(info_of(pod, who), state=State.GONE, expires_at=None)
+    info = replace(info_of(pod, who), state=State.GONE, expires_at=None, env={})
     return replace(info, reason=death.reason, detail=death.detail, ended_at=death.at)
 
 
