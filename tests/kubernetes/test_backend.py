@@ -12,8 +12,10 @@ from tests.kubernetes.cluster.cluster import Cluster
 from orchard.core.errors import Conflict, CreateFailed, NotFound, SandboxGone
 from orchard.sandbox import Orchard
 from orchard.sandbox.kubernetes import KubernetesBackend
+from orchard.sandbox.kubernetes.daemons import Daemons
 from orchard.sandbox.kubernetes.identity import pod_name
 from orchard.sandbox.types import SandboxSpec, State
+from orchard.service.metrics import Metrics
 
 Replicas = Callable[..., KubernetesBackend]
 
@@ -150,6 +152,21 @@ async def test_listing_goes_by_labels_in_pages_oldest_first(
         assert ([info.id for info in rest.items], rest.next) == ([made[3].id], None)
     await asyncio.gather(*(backend.delete(info.id) for info in made))
     assert (await other.list()).items == []
+
+
+async def test_a_scrape_counts_the_living_and_asks_none_of_them(
+    cluster: Cluster, namespace: str, replica: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        pytest.fail("a sandbox was asked")
+
+    backend = replica()
+    made = [await backend.create(SandboxSpec(cluster.image("busybox"), ttl=300), f"k{number}") for number in range(2)]
+    await backend.delete(made[0].id)
+    with monkeypatch.context() as patch:
+        patch.setattr(Daemons, "ask", refuse)
+        assert b"orchard_sandboxes 1.0" in await Metrics(backend).scrape()
+    await backend.delete(made[1].id)
 
 
 async def test_what_no_node_could_hold_fails_at_once_and_leaves_nothing(

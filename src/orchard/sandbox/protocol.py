@@ -113,6 +113,10 @@ class Shared(Protocol):
         """
         ...
 
+    async def living(self) -> int:
+        """Return how many live, whoever made them; none of them is asked."""
+        ...
+
     def leave(self) -> None:
         """Let creates that are cancelled from now on go on: this service stops, and their clients ask another one.
 

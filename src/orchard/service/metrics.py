@@ -6,7 +6,7 @@ import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from orchard.sandbox.protocol import Backend
+from orchard.sandbox.protocol import Backend, Shared
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FAST = (0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
@@ -44,14 +44,18 @@ class Metrics:
     async def alive(self) -> int:
         """Return how many sandboxes live, counted at most every five seconds."""
         if time.monotonic() - self._counted_at > _COUNT_AFTER:
-            count, cursor = 0, None
-            while True:
-                page = await self._backend.list(limit=1000, cursor=cursor)
-                count, cursor = count + len(page.items), page.next
-                if cursor is None:
-                    break
-            self._count, self._counted_at = count, time.monotonic()
+            self._count, self._counted_at = await self._living(), time.monotonic()
         return self._count
+
+    async def _living(self) -> int:
+        if isinstance(self._backend, Shared):
+            return await self._backend.living()
+        count, cursor = 0, None
+        while True:
+            page = await self._backend.list(limit=1000, cursor=cursor)
+            count, cursor = count + len(page.items), page.next
+            if cursor is None:
+                return count
 
     async def scrape(self) -> bytes:
         """Return the text form."""
