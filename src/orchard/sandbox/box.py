@@ -277,7 +277,7 @@ class Sandbox:
 
     async def renew(self) -> None:
         """Tell it that its owner lives. An ``async with`` block does so by itself."""
-        await self._transport.request(Call("POST", "/lease", json={"heartbeat": True}))
+        await self._transport.request(Call("POST", "/lease", json={"heartbeat": True}, apart=True))
 
     async def lease(self) -> dict[str, Any]:
         """Return when it ends: ``expires_at``, ``ttl_s``, ``max_expires_at``, ``idle_s``, ``heartbeat_s``."""

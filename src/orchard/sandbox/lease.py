@@ -12,6 +12,10 @@ from orchard.sandbox.types import OWNER_RENEW
 log = logging.getLogger(__name__)
 
 
+_TRIES = 2
+"""In each period, each with its part of the time."""
+
+
 class Renewable(Protocol):
     """What the keeper needs of a sandbox."""
 
@@ -52,18 +56,22 @@ class Keeper:
                 task.cancel()
 
     async def _renew(self, loop: asyncio.AbstractEventLoop) -> None:
+        due = loop.time()
         while True:
-            await asyncio.sleep(self._every)
+            due = max(due + self._every, loop.time())  # slow renewals do not put off the next ones
+            await asyncio.sleep(due - loop.time())
             boxes = list(self._owned.get(loop, {}).values())
             async with asyncio.TaskGroup() as group:
                 for box in boxes:
                     group.create_task(self._renew_one(box))
 
     async def _renew_one(self, box: Renewable) -> None:
-        try:
-            async with asyncio.timeout(self._every):
-                await box.renew()
-        except (SandboxGone, NotFound):
-            self._owned.get(asyncio.get_running_loop(), {}).pop(box.id, None)  # whoever uses it next learns the reason
-        except (OrchardError, TimeoutError) as error:
-            log.warning("the lease of sandbox %s was not renewed, trying again: %s", box.id, error)
+        for _ in range(_TRIES):  # a request that hangs takes a part of the time between two renewals, not all of it
+            try:
+                async with asyncio.timeout(self._every / _TRIES):
+                    return await box.renew()
+            except (SandboxGone, NotFound):
+                self._owned.get(asyncio.get_running_loop(), {}).pop(box.id, None)  # its next user learns the reason
+                return
+            except (OrchardError, TimeoutError) as error:
+                log.warning("the lease of sandbox %s was not renewed, trying again: %s", box.id, error)

@@ -10,7 +10,7 @@ import aiohttp
 
 CONNECT_TIMEOUT = 5.0  # seconds until an address that does not answer counts as unreachable
 DIRECT_CONNECT = 1.5  # the same of a sandbox's own address: it is near, and that of a Pod that has gone is silent
-_KEEPALIVE = 25.0  # seconds an idle connection is kept; longer than the owner's renewal, so that one is always warm
+_KEEPALIVE = 25.0  # seconds an idle connection is kept; longer than the owner's renewal, so that its own stays warm
 _READ_BUFFER = 1 << 18
 
 _foreign: list[object] = []
@@ -21,11 +21,11 @@ class _LoopSessions:
     """Sessions of one loop, and the generator whose end, at the latest the loop's own shutdown, closes them."""
 
     def __init__(self) -> None:
-        self.by_base: dict[str, aiohttp.ClientSession] = {}
+        self.by_base: dict[tuple[str, bool], aiohttp.ClientSession] = {}
         self.guard = self._until_shutdown(self.by_base)
 
     @staticmethod
-    async def _until_shutdown(sessions: dict[str, aiohttp.ClientSession]) -> AsyncGenerator[None]:
+    async def _until_shutdown(sessions: dict[tuple[str, bool], aiohttp.ClientSession]) -> AsyncGenerator[None]:
         try:
             yield
         finally:
@@ -41,8 +41,11 @@ class Sessions:
         self._pid = os.getpid()
         self._loops: dict[asyncio.AbstractEventLoop, _LoopSessions] = {}
 
-    async def get(self, base: str) -> aiohttp.ClientSession:
-        """Return the session for ``base`` (``unix:/path`` or a URL) in the running loop."""
+    async def get(self, base: str, *, apart: bool = False) -> aiohttp.ClientSession:
+        """Return the session for ``base`` (``unix:/path`` or a URL) in the running loop.
+
+        One with ``apart`` has connections of its own: what goes over it does not wait for those of a thousand commands.
+        """
         loop = asyncio.get_running_loop()
         self._check_fork()
         here = self._loops.get(loop)
@@ -51,18 +54,19 @@ class Sessions:
                 self._loops.pop(old, None)
             here = self._loops[loop] = _LoopSessions()
             await anext(here.guard)
-        session = here.by_base.get(base)
+        session = here.by_base.get((base, apart))
         if session is None or session.closed:
-            session = here.by_base[base] = _open(base)
+            session = here.by_base[base, apart] = _open(base)
         return session
 
     async def drop(self, base: str) -> None:
         """Close the connections to ``base`` in the running loop."""
         self._check_fork()
         here = self._loops.get(asyncio.get_running_loop())
-        session = here.by_base.pop(base, None) if here else None
-        if session is not None:
-            await session.close()
+        for apart in (False, True):
+            session = here.by_base.pop((base, apart), None) if here else None
+            if session is not None:
+                await session.close()
 
     async def close(self) -> None:
         """Close all connections of the running loop; a later ``get`` opens anew."""

@@ -52,6 +52,8 @@ class Call:
     applied: type[OrchardError] | None = None
     """The error by which a further try shows that a broken one took effect; it then counts as success."""
     window: float = RETRY_WINDOW
+    apart: bool = False
+    """Over a connection that no other kind of call uses."""
     silence: float | None = None
     """Seconds without a byte of the answer until it counts as broken; None: no limit."""
 
@@ -149,7 +151,7 @@ class Transport:
         Raises:
             OrchardError: as ``request``.
         """
-        session = await self._sessions.get(self._base)
+        session = await self._sessions.get(self._base, apart=call.apart)
         direct = self.endpoint.tunnel == "upgrade"
         connect = DIRECT_CONNECT if direct else session.timeout.sock_connect
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=call.silence)
