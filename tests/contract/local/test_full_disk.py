@@ -65,9 +65,8 @@ async def test_a_create_on_a_full_disk_says_so_and_leaves_nothing(
                 pass
         os.truncate(filler, filler.stat().st_size - left_over)
         for _ in range(2):
-            with pytest.raises(MachineUnfit, match=f"the disk of {small_home}.* is full") as caught:
+            with pytest.raises(MachineUnfit, match=f"the disk of {small_home}.* is full.*free space"):
                 await orchard.create(busybox_root, key="the-key")
-        assert "free space" in (caught.value.hint or "")
         filler.unlink()
         assert not left_in(small_home)
         box = await orchard.create(busybox_root, key="the-key")

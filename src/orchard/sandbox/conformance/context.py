@@ -173,7 +173,11 @@ class Context:
         """
         if self.service_url is None:
             raise NotApplicable("the backend is no service")
-        async with aiohttp.ClientSession() as session, session.get(self.service_url + path) as response:
+        return await self.fetch(self.service_url + path)
+
+    async def fetch(self, url: str) -> int:
+        """GET ``url`` over a connection of its own; return the status."""
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
             await response.read()
             return response.status
 

@@ -7,6 +7,7 @@ import logging
 import time
 
 from orchard.core.errors import CreateFailed, InvalidArgument, NotFound, OrchardError
+from orchard.sandbox.conformance.pace import bare_server, in_time
 from orchard.sandbox.conformance.suite import Context, check, expect, expect_error
 
 TWICE = """
@@ -46,17 +47,22 @@ async def _hundred(ctx: Context) -> None:
         await asyncio.gather(*(ctx.orchard.delete(box.id) for box in made))
 
 
-@check(57, "during 200 slow creates the service's health answers in under 100 ms", feature="service", seconds=120)
+@check(57, "during 200 slow creates the service's health answers in under 100 ms", feature="service", seconds=300)
 async def _health(ctx: Context) -> None:
-    async with ctx.registry("busybox", delay=3) as image:
-        creates = [asyncio.ensure_future(ctx.orchard.create(image, ttl=60)) for _ in range(200)]
-        worst = 0.0
-        for _ in range(15):
-            await asyncio.sleep(0.1)
-            worst = max(worst, await ctx.timed(ctx.get("/health")))
-        boxes = await asyncio.gather(*creates)
-        await asyncio.gather(*(ctx.orchard.delete(box.id) for box in boxes))
-        expect(worst < 0.1, f"health took {worst * 1000:.0f} ms")
+    async def once() -> tuple[float, float]:
+        worst = bare = 0.0
+        async with ctx.registry("busybox", delay=3) as image:
+            creates = [asyncio.ensure_future(ctx.orchard.create(image, ttl=60)) for _ in range(200)]
+            for _ in range(15):
+                await asyncio.sleep(0.1)
+                worst = max(worst, await ctx.timed(ctx.get("/health")))
+                bare = max(bare, await ctx.timed(ctx.fetch(beside)))
+            boxes = await asyncio.gather(*creates)
+            await asyncio.gather(*(ctx.orchard.delete(box.id) for box in boxes))
+        return worst, bare
+
+    async with bare_server(ctx) as beside:
+        await in_time(once, 0.1, 12.0, "the slowest of 15 asks for health")
 
 
 @check(58, "two asyncio.run in a row, the sync client from threads, a fork after use: all work", seconds=90)
