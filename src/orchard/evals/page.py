@@ -57,7 +57,8 @@ def _pieces(report: Report, store: Store) -> Iterator[str]:
 
 def _facts(report: Report) -> str:
     judged = sum(cell.reward is not None for cell in report.cells)
-    facts = [f"{len({cell.task for cell in report.cells})} tasks", f"{len(report.cells)} rollouts", f"{judged} judged"]
+    tasks, rollouts = len({cell.task for cell in report.cells}), len(report.cells)
+    facts = [counted(tasks, "task"), counted(rollouts, "rollout"), f"{judged} judged"]
     facts += [report.created.strftime("%Y-%m-%d %H:%M UTC")]
     facts += [f"{report.seconds:.0f} s"] if report.seconds else []
     facts += [f"Orchard {report.environment['orchard']}"] if "orchard" in report.environment else []
@@ -109,16 +110,26 @@ def _matrix(report: Report) -> Iterator[str]:
         found.setdefault((cell.task, cell.harness, cell.policy), []).append(cell)
     yield "<thead><tr><th>task</th>"
     for harness, policy in columns:
-        yield f"<th><span>{escape(policy)}</span><small>{escape(harness)}</small></th>"
+        yield f"<th><span>{_breaking(policy)}</span><small>{_breaking(harness)}</small></th>"
     yield "</tr></thead>\n<tbody>\n"
     refused = {verdict.task for verdict in report.refused}
     for task in sorted({cell.task for cell in report.cells}):
         mark = ' <small class="warn">refused</small>' if task in refused else ""
-        yield f"<tr><th>{escape(task)}{mark}</th>"
+        yield f"<tr><th>{_breaking(task)}{mark}</th>"
         for harness, policy in columns:
             yield f"<td>{_marks(found.get((task, harness, policy), []))}</td>"
         yield "</tr>\n"
     yield "</tbody>"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return ``1 turn``, ``2 turns``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _breaking(name: str) -> str:
+    """Return a name that may break at more places than at its hyphens, so that many columns fit beside each other."""
+    return re.sub(r"([:/_.@])", r"\1<wbr>", escape(name))
 
 
 def _marks(cells: Sequence[Cell]) -> str:
@@ -131,13 +142,13 @@ def _marks(cells: Sequence[Cell]) -> str:
 
 def _title(cell: Cell) -> str:
     reward = cell.failure or (f"reward {cell.reward:g}" if cell.reward is not None else "no reward")
-    return f"attempt {cell.attempt}: {reward}, {cell.stop or 'no end'}, {cell.turns} turns"
+    return f"attempt {cell.attempt}: {reward}, {cell.stop or 'no end'}, {counted(cell.turns, 'turn')}"
 
 
 def _rollout(cell: Cell) -> str:
     state, mark = _MARKS[cell.passed]
     words = f"{cell.task} {cell.harness} {cell.policy} #{cell.attempt}".lower()
-    end = f"{cell.failure or cell.stop or ''}, {cell.turns} turns, {cell.seconds:g} s"
+    end = f"{cell.failure or cell.stop or ''}, {counted(cell.turns, 'turn')}, {cell.seconds:g} s"
     return (
         f'<details class="rollout" id="{escape(cell.id)}" data-state="{state}" data-text="{escape(words)}">'
         f'<summary><span class="mark {state}">{mark}</span><span class="name">{escape(cell.task)}</span>'

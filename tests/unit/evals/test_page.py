@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from orchard.evals.page import write_page
 from orchard.evals.report import build_report
-from orchard.trajectories import Store
+from orchard.trajectories import RolloutRecord, Store
 
 
 class Seen(HTMLParser):
@@ -75,3 +76,24 @@ def test_a_refused_task_and_a_surprise_are_told_at_the_top(page: str) -> None:
     assert head.count("Unexpected:") == 1, "the rollout that could not be judged did not do what its script says"
     assert "Task refused" not in head
     assert "right-pad-2.0.0, bash-loop, script:hardcode #0" in head
+
+
+def test_one_is_told_as_one(make_record: Callable[..., RolloutRecord], tmp_path: Path) -> None:
+    record = make_record(turns=1, sessions=[])
+    with Store(tmp_path / "one") as store:
+        store.append_now(record)
+        write_page(tmp_path / "one.html", build_report("run-1", "One", [record]), store)
+    text = (tmp_path / "one.html").read_text()
+    assert "1 task · 1 rollout · 1 judged" in text
+    assert "submitted, 1 turn, " in text
+    assert not re.search(r"\b1 (turns|tasks|rollouts)\b", text)
+
+
+def test_the_names_over_many_columns_break(make_record: Callable[..., RolloutRecord], tmp_path: Path) -> None:
+    records = [make_record(policy=f"script:very_long.name-{n}", sessions=[]) for n in range(10)]
+    with Store(tmp_path / "many") as store:
+        for record in records:
+            store.append_now(record)
+        write_page(tmp_path / "many.html", build_report("run-1", "Many", records), store)
+    head = (tmp_path / "many.html").read_text().partition('<table class="matrix">')[2].partition("</thead>")[0]
+    assert head.count("<th><span>script:<wbr>very_<wbr>long.<wbr>name-") == 10

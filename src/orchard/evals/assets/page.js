@@ -6,6 +6,7 @@ const el = (tag, attributes, ...children) => {
   for (const child of children.flat()) if (child != null) node.append(child);
   return node;
 };
+const counted = (number, thing) => `${number} ${thing}${number === 1 ? "" : "s"}`;
 const pre = (text, kind) => el("pre", { class: kind, tabindex: "0" }, text);
 const more = (title, make) => {
   const box = el("details", { class: "more" }, el("summary", {}, title));
@@ -25,7 +26,7 @@ const facts = (r) => {
     reward: r.reward == null ? "none" : String(r.reward), stopped: [r.stop, r.detail].filter(Boolean).join(": "),
     harness: r.harness, model: r.model, turns: r.turns, "model calls": r.calls.length,
     tokens: `${r.usage.prompt_tokens} in, ${r.usage.completion_tokens} out${r.usage.estimated ? " (words)" : ""}`,
-    tries: r.earlier ? `${r.tries} (${r.earlier} calls of earlier tries are not shown)` : r.tries,
+    tries: r.earlier ? `${r.tries} (not shown, of earlier tries: ${counted(r.earlier, "call")})` : r.tries,
     seconds, started: r.started, image, backend: r.environment.backend, id: r.id,
   };
   return el("dl", { class: "facts-grid" }, Object.entries(rows).filter(([, value]) => value != null && value !== "")
@@ -41,10 +42,10 @@ const command = (c) => {
 };
 
 const call = (c) => {
-  const head = [`call ${c.index + 1}`, c.purpose !== "agent" ? c.purpose : null, c.matched === "forked" ? `forks after ${c.kept} messages` : null,
+  const head = [`call ${c.index + 1}`, c.purpose !== "agent" ? c.purpose : null, c.matched === "forked" ? `forks after ${counted(c.kept, "message")}` : null,
     c.seconds == null ? null : `${c.seconds.toFixed(2)} s`, `${c.tokens[0]} + ${c.tokens[1]} tokens`, c.finish, c.status !== "ok" ? c.status : null];
   return el("div", { class: "call" }, el("p", { class: "head" }, head.filter(Boolean).join(" · ")),
-    c.prompt.length ? more(`${c.prompt.length} new message${c.prompt.length > 1 ? "s" : ""} in the prompt`,
+    c.prompt.length ? more(`${counted(c.prompt.length, "new message")} in the prompt`,
       () => c.prompt.map((m) => el("div", {}, el("small", {}, m.role), pre(m.text)))) : null,
     c.error ? el("p", { class: "bad" }, c.error) : null,
     c.reasoning ? more("reasoning", () => pre(c.reasoning)) : null,
