@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import select
@@ -57,6 +58,10 @@ class Target:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return True
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EINVAL):  # the number is a thread's of another process by now
+                return True
+            raise
         try:
             if not self.alive():  # the pid may be another's by now; the handle is bound before the check
                 return _ended(handle, wait) if _start_time(self.pid) is None else True
