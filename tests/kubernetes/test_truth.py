@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -303,7 +304,7 @@ async def test_a_copy_of_a_pod_is_never_taken_for_the_sandbox(
     name = name_of(made.id)
     pod = await asyncio.to_thread(own_cluster.get, "-n", namespace, "pod", name)
     await asyncio.to_thread(delete_by_force, own_cluster, namespace, name)
-    await ended(backend, made.id)
+    info = await ended(backend, made.id)
     for field in ("uid", "resourceVersion", "creationTimestamp"):
         del pod["metadata"][field]
     del pod["status"], pod["spec"]["nodeName"]
@@ -316,6 +317,13 @@ async def test_a_copy_of_a_pod_is_never_taken_for_the_sandbox(
         with pytest.raises(SandboxGone):
             await each.endpoint(made.id)
         assert (await each.create(spec, "copied")).state is State.GONE
+    note = f"orchard/created={info.created_at - timedelta(hours=2)}"  # as of one restored when all is forgotten
+    await asyncio.to_thread(own_cluster.kubectl, "-n", namespace, "annotate", "pod", name, "--overwrite", note)
+    await asyncio.to_thread(own_cluster.kubectl, "-n", namespace, "delete", "event", made.id)
+    late = replica()
+    assert (await late.get(made.id)).reason == "restarted"
+    with pytest.raises(SandboxGone):
+        await late.endpoint(made.id)
     await backend.delete(made.id)
 
 

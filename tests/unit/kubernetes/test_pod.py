@@ -94,6 +94,19 @@ def test_limits_of_the_caller_count_and_overcommit_lowers_what_is_set_aside() ->
         assert plain == {"limits": {"cpu": "9", "memory": "9Gi"}, "requests": dict(settings.requests)}
 
 
+def test_where_pods_go_and_what_they_run_on_is_as_set() -> None:
+    spot = {"key": "spot", "operator": "Exists"}
+    settings = replace(
+        SETTINGS, runtime_class="kata", priority_class="low", node_selector={"pool": "boxes"}, tolerations=[spot],
+        pull_secrets=["login"],
+    )  # fmt: skip
+    body = manifest(plan(), settings)["spec"]
+    assert (body["runtimeClassName"], body["priorityClassName"]) == ("kata", "low")
+    assert (body["nodeSelector"], body["imagePullSecrets"]) == ({"pool": "boxes"}, [{"name": "login"}])
+    assert spot in body["tolerations"]
+    assert not {"runtimeClassName", "priorityClassName"} & manifest(plan(), SETTINGS)["spec"].keys()
+
+
 def test_an_image_volume_needs_no_init_container() -> None:
     pod = manifest(plan(), replace(SETTINGS, injection="image-volume"))
     assert pod["spec"]["initContainers"] == []

@@ -33,6 +33,7 @@ _MOST = 10_000
 _ON_ITS_WAY = (None, "PodInitializing", "ContainerCreating")
 _FLUSH_SECONDS = 3.0
 _LATE_SECONDS = 5.0
+_COPY_SECONDS = 900.0  # no create waits so long for the API server to take its Pod
 _LONGEST_MESSAGE = 1024  # bytes; the API server takes no more
 
 
@@ -94,9 +95,14 @@ class Tombstones:
     async def check(self, pod: Json, who: Identity) -> None:
         """Find out whether the Pod is a copy of one that has ended: then it is a blank one, and ``known`` says so."""
         uid = str(pod["metadata"]["uid"])
-        if who.id in self._graves or uid in self._first or not _late(pod):
+        late = _late_by(pod)
+        if who.id in self._graves or uid in self._first or late <= _LATE_SECONDS:
             return
         if await self.find(who.id) is None:
+            if late > _COPY_SECONDS:  # what befell the first one is forgotten by now
+                copied = Death("restarted", "its Pod is a copy of one that is gone", created_at(pod))
+                self._keep(_gone(pod, who, copied))
+                return
             self._first[uid] = None
             if len(self._first) > _MOST:
                 self._first.popitem(last=False)
@@ -167,10 +173,10 @@ def _main(pod: Json) -> Json:
     return next((each for each in parts(pod, "status", "containerStatuses") if each["name"] == CONTAINER), Json())
 
 
-def _late(pod: Json) -> bool:
-    """Return True if it was made later than its note of the time, as a copy is; so may be one under a slow server."""
+def _late_by(pod: Json) -> float:
+    """Return how many seconds after its note of the time it was made: some under a slow server, or it is a copy."""
     made = parse_time(pod["metadata"].get("creationTimestamp"))
-    return made is not None and (made - created_at(pod)).total_seconds() > _LATE_SECONDS
+    return 0.0 if made is None else (made - created_at(pod)).total_seconds()
 
 
 def _gone(pod: Json, who: Identity, death: Death) -> SandboxInfo:
