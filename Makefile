@@ -4,6 +4,7 @@ SHELL := /bin/bash
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PYTEST := python -m pytest
+CLUSTER_TESTS := $(PYTEST) -q tests/kubernetes -m "not alone" -n 4 --dist loadgroup && $(PYTEST) -q tests/kubernetes -m alone
 SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 
@@ -63,7 +64,7 @@ cluster-down: ## remove every trace of the cluster but the cache
 	@python -m tests.kubernetes.cluster down
 
 test-cluster: setup-cluster sandboxd ## the Kubernetes lane: on the cluster that KUBECONFIG names, else on one brought up for it
-	$(if $(KUBECONFIG),,@trap 'python -m tests.kubernetes.cluster down' EXIT; python -m tests.kubernetes.cluster up &&) $(PYTEST) -q tests/kubernetes
+	$(if $(KUBECONFIG),,@trap 'python -m tests.kubernetes.cluster down' EXIT; python -m tests.kubernetes.cluster up &&) $(CLUSTER_TESTS)
 
 images: setup-demo sandboxd ## build the service's and the daemon's image without Docker; REGISTRY=host/path pushes them too
 	@python -m deploy.images.build $(REGISTRY) $(if $(PLAIN_HTTP),--plain-http)

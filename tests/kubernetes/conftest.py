@@ -10,6 +10,16 @@ from tests.kubernetes.daemon import settings_for
 from orchard.sandbox.kubernetes import KubernetesBackend
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what breaks the cluster; of the rest a file is one worker's, and the suite through a service another's."""
+    for item in items:
+        fixtures: list[str] = getattr(item, "fixturenames", [])
+        if "own_cluster" in fixtures:
+            item.add_marker("alone")
+        part = "-service" if "on_service" in fixtures else ""
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}{part}"))
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
     """The cluster, brought up where it is not; ``make cluster-down`` ends it."""
