@@ -49,6 +49,7 @@ class Control:
             QuotaExceeded: the tenant has too many alive.
             InvalidArgument: a reserved label, or an image of this machine.
             StillRunning: it is still being made; asking again under the same key waits on.
+            NotFound: made under the key before, and gone for so long that nothing is known of it.
             OrchardError: as the backend says.
         """
         self._images.check(spec.image, caller)
@@ -56,10 +57,14 @@ class Control:
         name = scoped(caller.tenant, "create", key) or new_id("key")
         own = replace(spec, labels={**spec.labels, TENANT_LABEL: caller.tenant, KEY_LABEL: name})
 
-        async def work() -> SandboxInfo:
-            return await self._timed(own, name, caller)
+        made: list[SandboxInfo] = []
 
-        return shown(await self.once.run(key and name, repr(own), work, wait=wait))
+        async def work() -> str:
+            made.append(await self._timed(own, name, caller))
+            return made[0].id
+
+        sandbox_id = await self.once.run(key and name, repr(own), work, wait=wait)
+        return shown(made[0] if made else await self.backend.get(sandbox_id))  # a repeat: as it is by now
 
     async def undo_create(self, key: str, caller: Caller) -> None:
         """Give the create under ``key`` up, whatever became of it. An unknown key is fine."""

@@ -24,7 +24,8 @@ class StillRunning(Exception):
 
 @dataclass
 class _Work:
-    body: str
+    body: bytes
+    """Its hash: of what is kept for an hour, nothing may be as long as a caller likes."""
     task: asyncio.Task[Any]
     at: float
 
@@ -50,7 +51,7 @@ class Once:
         Args:
             key: scoped by the caller's tenant and the route; None: no key, always new work.
             body: what is asked, as text.
-            work: does it.
+            work: does it. Its result is kept as long as its key, so it is to be short.
             wait: seconds to wait at most; None: until it is done.
 
         Raises:
@@ -63,11 +64,12 @@ class Once:
         if key in self._undone:
             raise Conflict("the request under this Idempotency-Key was given up", hint="use a new key")
         known = self._works.get(key) if key else None
+        asked = hashlib.sha256(body.encode("utf-8", "surrogatepass")).digest()
         if known is None:
-            known = _Work(body, self._start(work()), time.monotonic())
+            known = _Work(asked, self._start(work()), time.monotonic())
             if key:
                 self._keep(key, known)
-        elif known.body != body:
+        elif known.body != asked:
             raise Conflict("another request was sent under this Idempotency-Key", hint="use a new key")
         # Not the task itself is awaited: the caller's cancellation must not reach it.
         await asyncio.wait([known.task], timeout=wait)

@@ -77,6 +77,9 @@ async def test_the_same_key_is_one_sandbox_and_another_body_a_conflict(
     for _ in range(2):
         async with http.delete(f"/v1/sandboxes/{sandbox_id}", headers={"Idempotency-Key": "d1"}) as answer:
             assert answer.status == 204
+    async with http.post("/v1/sandboxes", json=bodies[0], headers=headers) as answer:
+        again = await answer.json()
+    assert (again["id"], again["state"], again["reason"]) == (sandbox_id, "gone", "deleted")  # as it is by now
 
 
 async def test_extend_under_one_key_has_one_answer(http: aiohttp.ClientSession, orchard: Orchard, busybox: str) -> None:

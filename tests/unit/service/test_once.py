@@ -1,4 +1,5 @@
 import asyncio
+import tracemalloc
 
 import pytest
 
@@ -41,6 +42,20 @@ async def test_another_body_under_a_key_is_a_conflict() -> None:
     await once.run("k", "body", work)
     with pytest.raises(Conflict):
         await once.run("k", "other", work)
+
+
+async def test_what_is_kept_does_not_grow_with_what_is_asked() -> None:
+    once, work = Once(), Work()
+    work.gate.set()
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            await once.run(f"k{number}", f"{number} {'x' * 100_000}", work)
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000  # of ten million characters
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(Conflict):
+        await once.run("k7", "\ud800", work)
 
 
 async def test_a_failure_is_told_and_not_kept() -> None:
