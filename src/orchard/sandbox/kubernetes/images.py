@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -38,6 +39,11 @@ _FRESH_SECONDS = 60.0  # that a tag, the nodes and the credentials are believed
 _SILENT_SECONDS = 30.0  # that a registry which did not answer is not asked again
 _KEPT = 2000
 _LOGIN = ".dockerconfigjson"
+_LABEL, _PART = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?", r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
+_DIGEST = r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}"
+_NAME = re.compile(rf"{_HOST}(?:/{_PART})+(?::\w[\w.-]{{0,127}})?(?:@(?:{_DIGEST}))?", re.A)
+_LONGEST = 600  # characters of a reference: 255 of a name, and its tag and digest
 
 
 @dataclass(frozen=True)
@@ -72,9 +78,14 @@ class Images:
         Raises:
             CreateFailed: image_not_found, image_auth, image_invalid, wrong_arch, registry_unreachable.
         """
+        name = full_name(self._settings.reference(image))
+        if len(name) > _LONGEST or not _NAME.fullmatch(name):  # nobody need be asked, nor a Pod made
+            raise CreateFailed(
+                f"image {image[:_LONGEST]!r} is no reference to an image", reason="image_invalid",
+                hint="[HOST[:PORT]/]PATH[:TAG][@DIGEST]: a path is of a-z 0-9 . _ - and /",
+            )  # fmt: skip
         if shutil.which("skopeo") is None:
             return None
-        name = full_name(self._settings.reference(image))
         nodes = await self._nodes.get(self._architectures)
         asking = self._asks.get(name)
         if asking is None or (asking.done() and not self._believed(name, asking)):
