@@ -3,11 +3,16 @@
 The order of groups is that of their oldest Pods by the API server's clock. While a group has a Pod that no node can
 take, every younger one makes way: its Pods that find no room fail with ``made_way``, whereupon its caller ends all of
 it and comes again; and no group begins. So the oldest gets what the others hold, and the order has no circle.
+
+Ten minutes after its oldest Pod was made a group waits as any other create does: anybody may ask for what never finds
+room, and tenants who have nothing to do with it must not wait for that any longer.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 
 from orchard.core.errors import CreateFailed
 from orchard.sandbox.kubernetes import deaths, labels
@@ -19,6 +24,7 @@ from orchard.sandbox.types import GROUP_LABEL, SandboxSpec
 
 _LOOK_EVERY = 0.5  # seconds
 _LABEL = next(iter(labels.to_pod({GROUP_LABEL: ""})))
+_RANKS = timedelta(minutes=10)  # that a group comes before the younger ones
 _NEVER = ("~", "")  # after every time
 
 
@@ -59,21 +65,32 @@ class Groups:
             raise _way()
 
     def _outranked(self, tenant: str, group: str) -> bool | None:
-        """Return None, or, if an older group has a Pod that no node can take, whether this one has any Pod."""
-        oldest: dict[tuple[str, str], tuple[str, str]] = {}
-        waiting: set[tuple[str, str]] = set()
-        for pod in self._cache.pods():
-            metadata = part(pod, "metadata", "labels")
-            if _LABEL not in metadata or deaths.classify(pod) is not None or not self._key.owner(pod, labels.TENANT):
-                continue
-            name = (metadata.get(labels.TENANT, ""), metadata[_LABEL])
-            place = (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"])
-            oldest[name] = min(oldest.get(name, _NEVER), place)
-            if progress_of(pod).unschedulable:
-                waiting.add(name)
-        mine = (tenant, group)
-        outranked = any(oldest[name] < oldest.get(mine, _NEVER) for name in waiting - {mine})
-        return mine in oldest if outranked else None
+        return outranked(self._cache.pods(), self._key, (tenant, group), datetime.now(UTC))
+
+
+def outranked(pods: Iterable[Json], key: ServiceKey, mine: tuple[str, str], now: datetime) -> bool | None:
+    """Return None, or, if an older group has a Pod that no node can take, whether this one has any Pod.
+
+    Args:
+        pods: all that are known.
+        key: proves which of them are ours.
+        mine: tenant and group.
+        now: by the API server's clock, more or less.
+    """
+    oldest: dict[tuple[str, str], tuple[str, str]] = {}
+    waiting: set[tuple[str, str]] = set()
+    for pod in pods:
+        metadata = part(pod, "metadata", "labels")
+        if _LABEL not in metadata or deaths.classify(pod) is not None or not key.owner(pod, labels.TENANT):
+            continue
+        name = (metadata.get(labels.TENANT, ""), metadata[_LABEL])
+        place = (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"])
+        oldest[name] = min(oldest.get(name, _NEVER), place)
+        if progress_of(pod).unschedulable:
+            waiting.add(name)
+    before = [oldest[name] for name in waiting - {mine} if oldest[name] < oldest.get(mine, _NEVER)]
+    begun = [deaths.parse_time(time) for time, _ in before]
+    return mine in oldest if any(at is not None and now - at < _RANKS for at in begun) else None
 
 
 def _way() -> CreateFailed:
