@@ -1,5 +1,7 @@
 """What is told of an image's name, and of registries that do not answer, without a cluster."""
 
+import asyncio
+from contextlib import AsyncExitStack
 from typing import cast
 
 import pytest
@@ -12,8 +14,8 @@ from orchard.sandbox.kubernetes.settings import KubernetesSettings
 NODES = {"kubernetes.io/arch": "amd64"}  # so that no cluster is asked for them
 
 
-def images(*, insecure: str = "") -> Images:
-    settings = KubernetesSettings(node_selector=NODES, insecure_registries=[insecure])
+def images(*insecure: str) -> Images:
+    settings = KubernetesSettings(node_selector=NODES, insecure_registries=insecure)
     return Images(settings, cast("Cluster", None))
 
 
@@ -24,7 +26,7 @@ def images(*, insecure: str = "") -> Images:
 )  # fmt: skip
 async def test_a_name_that_is_no_reference_is_told_before_anybody_is_asked(name: str) -> None:
     with pytest.raises(CreateFailed) as caught:
-        await images().for_pod(name)
+        await images().for_pod(name, "tenant")
     assert caught.value.reason == "image_invalid"
 
 
@@ -33,5 +35,47 @@ async def test_a_name_that_is_no_reference_is_told_before_anybody_is_asked(name:
 )
 async def test_the_registry_of_a_reference_is_asked(rest: str) -> None:
     with pytest.raises(CreateFailed) as caught:
-        await images(insecure="127.0.0.1:1").facts(f"127.0.0.1:1/{rest}")
+        await images("127.0.0.1:1").facts(f"127.0.0.1:1/{rest}")
     assert caught.value.reason == "registry_unreachable"
+
+
+class Silent:
+    """A registry that takes connections, and answers none until it is let go."""
+
+    def __init__(self) -> None:
+        self.asked, self.over = asyncio.Event(), asyncio.Event()
+        self.name = ""
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        server = await stack.enter_async_context(await asyncio.start_server(self._hold, "127.0.0.1", 0))
+        self.name = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    async def _hold(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.asked.set()
+        await self.over.wait()
+        writer.close()
+
+
+async def test_silent_registries_of_one_tenant_do_not_hold_up_another() -> None:
+    async with AsyncExitStack() as stack:
+        slow = [Silent() for _ in range(8)]
+        for each in slow:
+            await each.start(stack)
+        known = images("127.0.0.1:1", *(each.name for each in slow))
+        asks = [asyncio.ensure_future(known.facts(f"{each.name}/a", "one")) for each in slow]
+        asks.append(asyncio.ensure_future(known.facts("127.0.0.1:1/a", "one")))
+        try:
+            for each in slow[:4]:  # as many as are asked at once
+                await each.asked.wait()
+            other = asyncio.ensure_future(known.facts("127.0.0.1:1/a", "other"))
+            await asyncio.sleep(0)
+            for each in slow[:2]:
+                each.over.set()
+            with pytest.raises(CreateFailed):
+                await other
+            assert not any(ask.done() for ask in asks[2:])
+        finally:
+            for each in slow:
+                each.over.set()
+            told = await asyncio.gather(*asks, return_exceptions=True)
+        assert {error.reason for error in told if isinstance(error, CreateFailed)} == {"registry_unreachable"}

@@ -30,7 +30,8 @@ from orchard.sandbox.types import SandboxSpec, State
 
 Greet: TypeAlias = Callable[[str, str, str], Awaitable[None]]
 """Of id, address and network: returns once the daemon answers and its network is as it was asked for."""
-Resolve: TypeAlias = Callable[[str], Awaitable[ImageFacts | None]]
+Resolve: TypeAlias = Callable[[str, str], Awaitable[ImageFacts | None]]
+"""Of image and tenant."""
 
 _log = logging.getLogger(__name__)
 _UNDO_SECONDS = 15.0  # that a failed create waits for the end of its Pod
@@ -106,7 +107,7 @@ class Maker:
         await self._groups.turn(spec, tenant)
         async with self.turns.turn(tenant) as end_turn:
             split.lap("queue")
-            facts = await self._resolve(spec.image)
+            facts = await self._resolve(spec.image, tenant)
             split.lap("image")
             who = Identity(self._cluster.namespace, name, new_sandbox_id(name), tenant)
             plan = Plan(spec, who, self._key.mac(who), self._key.token_sha256(who.id), datetime.now(UTC), facts)

@@ -28,6 +28,7 @@ from orchard.sandbox.kubernetes.client import Cluster
 from orchard.sandbox.kubernetes.objects import Json, part, parts
 from orchard.sandbox.kubernetes.pod import ImageFacts
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
+from orchard.sandbox.kubernetes.turns import Turns
 from orchard.sandbox.local.failures import reason_in, said
 from orchard.sandbox.local.images import full_name
 
@@ -37,7 +38,7 @@ _ASK_SECONDS = 8.0  # until a registry counts as silent: a wrong name is to be t
 _AT_ONCE = 4
 _FRESH_SECONDS = 60.0  # that a tag, the nodes and the credentials are believed
 _SILENT_SECONDS = 30.0  # that a registry which did not answer is not asked again
-_KEPT = 2000
+_KEPT, _SILENT_KEPT = 2000, 1000
 _LOGIN = ".dockerconfigjson"
 _LABEL, _PART = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?", r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 _HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
@@ -64,16 +65,17 @@ class Images:
 
     def __init__(self, settings: KubernetesSettings, cluster: Cluster) -> None:
         self._settings, self._cluster = settings, cluster
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._turns = Turns(_AT_ONCE)
         self._known: OrderedDict[str, ImageFacts] = OrderedDict()
-        self._asks: dict[str, asyncio.Task[ImageFacts]] = {}
-        self._tags: dict[str, float] = {}
-        self._silent: dict[str, float] = {}
+        self._asks: dict[tuple[str, str], asyncio.Task[ImageFacts]] = {}
+        """By tenant and name: nobody waits for another tenant's turn."""
+        self._tags: dict[tuple[str, str], float] = {}
+        self._silent: OrderedDict[str, float] = OrderedDict()
         self._nodes = _Fresh[frozenset[str]]()
         self._login = _Fresh[bytes | None]()
 
-    async def facts(self, image: str) -> ImageFacts | None:
-        """Return what the registry says of ``image``; None where there is no skopeo to ask it.
+    async def facts(self, image: str, tenant: str = "") -> ImageFacts | None:
+        """Return what the registry says of ``image``; None where there is no skopeo to ask it. Tenants ask in turn.
 
         Raises:
             CreateFailed: image_not_found, image_auth, image_invalid, wrong_arch, registry_unreachable.
@@ -87,73 +89,83 @@ class Images:
         if shutil.which("skopeo") is None:
             return None
         nodes = await self._nodes.get(self._architectures)
-        asking = self._asks.get(name)
-        if asking is None or (asking.done() and not self._believed(name, asking)):
-            asking = self._asks[name] = asyncio.ensure_future(self._ask(name, nodes))
+        own = (tenant, name)
+        asking = self._asks.get(own)
+        if asking is None or (asking.done() and not self._believed(own, asking)):
+            asking = self._asks[own] = asyncio.ensure_future(self._ask(own, nodes))
             asking.add_done_callback(_seen)
             self._forget()
         return fitting(name, await asyncio.shield(asking), nodes)
 
-    async def for_pod(self, image: str) -> ImageFacts | None:
+    async def for_pod(self, image: str, tenant: str) -> ImageFacts | None:
         """Return the same, or None where the kubelet is to find out: it may reach more, and has its own credentials.
 
         Raises:
             CreateFailed: image_not_found, image_invalid, wrong_arch.
         """
         try:
-            return await self.facts(image)
+            return await self.facts(image, tenant)
         except CreateFailed as error:
             if error.reason not in ("registry_unreachable", "image_auth"):
                 raise
             _log.info("the kubelet is to find out: %s", error)
             return None
 
-    def _believed(self, name: str, asking: asyncio.Task[ImageFacts]) -> bool:
+    def _believed(self, own: tuple[str, str], asking: asyncio.Task[ImageFacts]) -> bool:
         if asking.cancelled() or asking.exception() is not None:
             return False
-        return "@" in name or time.monotonic() - self._tags.get(name, 0.0) < _FRESH_SECONDS
+        return "@" in own[1] or time.monotonic() - self._tags.get(own, 0.0) < _FRESH_SECONDS
 
     def _forget(self) -> None:
         if len(self._asks) > _KEPT:
-            for name in [name for name, asking in self._asks.items() if asking.done()]:
-                del self._asks[name]
-                self._tags.pop(name, None)
+            for own in [own for own, asking in self._asks.items() if asking.done()]:
+                del self._asks[own]
+                self._tags.pop(own, None)
 
-    async def _ask(self, name: str, nodes: frozenset[str]) -> ImageFacts:
+    async def _ask(self, own: tuple[str, str], nodes: frozenset[str]) -> ImageFacts:
+        name = own[1]
         repository, _, digest = name.partition("@")
         registry, _, path = repository.partition("/")
         repository = f"{registry}/{path.partition(':')[0]}"
-        if time.monotonic() < self._silent.get(registry, 0.0):
-            raise CreateFailed(f"image {name!r}: {registry} has just not answered", reason="registry_unreachable")
-        raw = await self._skopeo(name, "--raw", f"docker://{repository}@{digest}" if digest else f"docker://{name}")
+        raw = await self._skopeo(own, "--raw", f"docker://{repository}@{digest}" if digest else f"docker://{name}")
         digest = digest or "sha256:" + hashlib.sha256(raw).hexdigest()
-        self._tags[name] = time.monotonic()
+        self._tags[own] = time.monotonic()
         known = self._known.get(f"{repository}@{digest}")
         if known is None:
             each = platforms(cast("Json", json.loads(raw)))
-            ours = [own for arch, own in each.items() if arch in nodes]
+            ours = [one for arch, one in each.items() if arch in nodes]
             first = next(iter([*ours, *each.values()]), digest)
-            config = json.loads(await self._skopeo(name, "--config", f"docker://{repository}@{first}"))
+            config = json.loads(await self._skopeo(own, "--config", f"docker://{repository}@{first}"))
             known = self._known[f"{repository}@{digest}"] = _facts(repository, digest, config, list(each))
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return known
 
-    async def _skopeo(self, name: str, what: str, where: str) -> bytes:
+    async def _skopeo(self, own: tuple[str, str], what: str, where: str) -> bytes:
+        tenant, name = own
         registry = name.partition("/")[0]
         argv = ["skopeo", "inspect", what]
         if registry in self._settings.insecure_registries:
             argv.append("--tls-verify=false")
         login = await self.login()
-        async with self._turns:
+        async with self._turns.turn(tenant):
+            if time.monotonic() < self._silent.get(registry, 0.0):
+                raise CreateFailed(f"image {name!r}: {registry} has just not answered", reason="registry_unreachable")
             answer = await asyncio.to_thread(_run, argv, where, login)
         if answer.code == 0:
             return answer.out
         reason = reason_in(answer.words)
         if reason in (None, "registry_unreachable"):  # what it would say of the image is not known
             reason = "registry_unreachable"
-            self._silent[registry] = time.monotonic() + _SILENT_SECONDS
+            self._mark_silent(registry)
         raise CreateFailed(f"image {name!r}: {answer.words[-500:]}", reason=reason)
+
+    def _mark_silent(self, registry: str) -> None:
+        """Remember it for a while; who names a thousand more of them has the first one asked again."""
+        self._silent[registry] = time.monotonic() + _SILENT_SECONDS
+        self._silent.move_to_end(registry)
+        if len(self._silent) > _SILENT_KEPT:
+            self._silent.popitem(last=False)
 
     async def _architectures(self) -> frozenset[str]:
         """Return those of the nodes that the Pods may go to; none where it is not known."""
