@@ -14,7 +14,7 @@ from tests.kubernetes.deployment import CHART
 from orchard.core.errors import MachineUnfit
 from orchard.sandbox.kubernetes import Ingress, KubernetesSettings, load_settings
 from orchard.sandbox.kubernetes.policies import EVERY, network_policies
-from orchard.sandbox.kubernetes.rights import Right, rights
+from orchard.sandbox.kubernetes.rights import Right, reaper_rights, rights
 
 NAMESPACE, SANDBOXES = "home", "home-sandboxes"
 ALL = {
@@ -91,6 +91,21 @@ def test_lint_finds_nothing(cluster: Cluster, tmp_path: Path) -> None:
 def test_roles_grant_what_the_backend_uses_and_nothing_else(render: Any, settings: dict[str, Any]) -> None:
     wanted = {as_tuple(right) for right in rights(SANDBOXES, KubernetesSettings(**settings))}
     assert granted(render(settings=settings)) == wanted
+
+
+def test_the_reaper_is_granted_what_it_uses_and_nothing_else(render: Any) -> None:
+    objects = render(settings=COMMITS)
+    (job,) = of_kind(objects, "CronJob")
+    account = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["serviceAccountName"]
+    bound = {
+        binding["roleRef"]["name"]
+        for binding in [*of_kind(objects, "RoleBinding"), *of_kind(objects, "ClusterRoleBinding")]
+        if account in {subject["name"] for subject in binding["subjects"]}
+    }
+    roles = [role for role in of_kind(objects, "Role") if role["metadata"]["name"] in bound]
+    wanted = {as_tuple(right) for right in reaper_rights(SANDBOXES, KubernetesSettings(**COMMITS))}
+    assert (bound, granted(roles)) == ({account}, wanted)
+    assert not [each for each in render(reap={"enabled": False}) if each["metadata"]["name"] == account]
 
 
 def test_no_right_goes_beyond_its_namespaces_where_nodes_are_not_to_be_listed(render: Any) -> None:

@@ -21,7 +21,7 @@ from orchard.sandbox.kubernetes import KubernetesBackend
 from orchard.sandbox.kubernetes.credentials import Access
 from orchard.sandbox.kubernetes.identity import name_of
 from orchard.sandbox.kubernetes.policies import OPEN
-from orchard.sandbox.kubernetes.rights import Right, rights
+from orchard.sandbox.kubernetes.rights import Right, reaper_rights, rights
 from orchard.sandbox.types import SandboxSpec
 
 pytestmark = pytest.mark.timeout(900)  # the images may have to be built first
@@ -172,6 +172,31 @@ async def test_service_account_can_do_all_that_is_done_and_nothing_more(
     granted = {Right(**{**vars(right), "required": False}) for right in rights(release.sandboxes, settings)}
     assert not recorder.refused
     assert recorder.used == granted
+
+
+async def test_the_reapers_account_can_do_all_that_is_done_and_nothing_more(
+    release: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, account = release.cluster, tmp_path / "kubeconfig"
+    owner = KubernetesBackend(settings_for(cluster, release.sandboxes))
+    box = await owner.create(SandboxSpec(cluster.image("busybox"), ttl=8), "reaped")
+    await owner.close()  # nobody but a replica may see its end first; it writes the same event
+    cluster.kubectl("-n", release.namespace, "scale", f"deployment/{RELEASE}", "--replicas=0")
+    try:
+        cluster.kubectl("-n", release.namespace, "wait", "--for=delete", "pod", "-l", SERVICE, "--timeout=60s")
+        cluster.write_kubeconfig(account, release.namespace, f"{RELEASE}-reap")
+        recorder = Recorder(monkeypatch)
+        settings = replace(settings_for(cluster, release.sandboxes), kubeconfig=account)
+        async with asyncio.timeout(90):
+            while box.id not in {each.id for each in await KubernetesBackend(settings).reap()}:  # noqa: ASYNC110
+                await asyncio.sleep(0.5)
+    finally:
+        cluster.kubectl("-n", release.namespace, "scale", f"deployment/{RELEASE}", "--replicas=2")
+        cluster.kubectl("-n", release.namespace, "rollout", "status", f"deployment/{RELEASE}", "--timeout=120s")
+    assert not recorder.refused
+    granted = {replace(right, required=False) for right in reaper_rights(release.sandboxes, settings)}
+    assert granted - recorder.used <= {Right("get", "events", namespace=release.sandboxes, required=False)}
+    assert recorder.used <= granted
 
 
 _ENDED: list[str] = []

@@ -60,7 +60,6 @@ env:
 {{- end }}
 
 {{- define "orchard.pod" -}}
-serviceAccountName: {{ include "orchard.name" . }}
 automountServiceAccountToken: true
 enableServiceLinks: false
 securityContext:

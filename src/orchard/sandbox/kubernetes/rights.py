@@ -50,6 +50,13 @@ def rights(namespace: str, settings: KubernetesSettings) -> list[Right]:
     return found
 
 
+def reaper_rights(namespace: str, settings: KubernetesSettings) -> list[Right]:
+    """Return every right that ``orchard reap`` makes use of with sandboxes in ``namespace``."""
+    found = [Right(verb, "pods", namespace=namespace) for verb in ("delete", "list")]
+    found += [Right(verb, "events", namespace=namespace, required=False) for verb in ("create", "get")]
+    return [*found, Right("get", "secrets", namespace=namespace, name=settings.key_secret)]
+
+
 async def lacking(cluster: Cluster, wanted: Sequence[Right]) -> list[Right]:
     """Return those of ``wanted`` that the API server would refuse us."""
     return [right for right in wanted if not await _may(cluster, right)]
