@@ -108,6 +108,31 @@ def test_the_reaper_is_granted_what_it_uses_and_nothing_else(render: Any) -> Non
     assert not [each for each in render(reap={"enabled": False}) if each["metadata"]["name"] == account]
 
 
+@pytest.mark.parametrize(
+    ("keys", "monitor", "named"),
+    [
+        ({}, {}, ("orchard-keys", "api-key")),
+        ({"existingSecret": "own"}, {}, ("own", "api-key")),
+        ({"existingSecret": "own"}, {"secret": "scrape", "secretKey": "key"}, ("scrape", "key")),
+    ],
+)
+def test_metrics_are_read_with_a_key(
+    cluster: Cluster, tmp_path: Path, keys: dict[str, str], monitor: dict[str, str], named: tuple[str, str]
+) -> None:
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps({**ALL, "keys": keys, "serviceMonitor": {"enabled": True, **monitor}}))
+    only = (
+        "--kube-version",
+        "1.34.4",
+        "--api-versions",
+        "monitoring.coreos.com/v1",
+        "--show-only",
+        "templates/servicemonitor.yaml",
+    )
+    text = cluster.helm("template", "orchard", CHART, "-n", NAMESPACE, "-f", file, *only)
+    assert f"credentials: {{name: {named[0]}, key: {named[1]}}}" in text
+
+
 def test_no_right_goes_beyond_its_namespaces_where_nodes_are_not_to_be_listed(render: Any) -> None:
     objects = render(nodes={"list": False})
     assert not [each for each in objects if each["kind"].startswith("ClusterRole")]

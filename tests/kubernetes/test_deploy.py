@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import tomllib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -247,6 +248,12 @@ async def test_upgrade_keeps_keys_and_sandboxes_and_uninstall_leaves_nothing(clu
         )  # fmt: skip
         async with Orchard(url, api_key=release.api_key) as client:
             assert (await (await client.attach(box.id)).run("id -u")).check().stdout == b"1000\n"
+        again = {"podAnnotations": {"orchard.test/round": "2"}, "keys": {"quota": 0, "rate": 7}}
+        release.helm("upgrade", tmp_path, **given, **again)
+        told = release.secret(f"{RELEASE}-keys")
+        was, now = (tomllib.loads(each["keys.toml"].decode())["keys"] for each in (before[0], told))
+        assert told["api-key"] == before[0]["api-key"]
+        assert now == [{**was[0], "quota": 0, "rate": 7}]
         release.uninstall()
         cluster.kubectl("wait", "--for=delete", f"namespace/{release.sandboxes}", "--timeout=90s")
         wide = json.loads(
