@@ -20,6 +20,7 @@ from orchard.service.datapath import DataPath
 from orchard.service.directory import Directory
 from orchard.service.images import ImageRules
 from orchard.service.keys import KEY_LABEL, TENANT_LABEL, Caller
+from orchard.service.late import Late
 from orchard.service.limits import Quotas
 from orchard.service.metrics import Metrics
 from orchard.service.once import Once, scoped
@@ -40,7 +41,7 @@ class Control:
         self.backend, self.metrics, self.once = backend, metrics, Once()
         self._directory, self._datapath, self._quotas = directory, datapath, Quotas(backend)
         self._images = images
-        self._following = set[asyncio.Task[None]]()
+        self._late = Late()
 
     async def create(self, spec: SandboxSpec, caller: Caller, key: str | None, wait: float | None) -> SandboxInfo:
         """Make a sandbox of the caller's tenant; wait for it ``wait`` seconds at most, None: as long as it takes.
@@ -73,9 +74,7 @@ class Control:
         await self.once.undo(name)
         await self._end_made(name, caller)
         if isinstance(self.backend, Shared):
-            following = asyncio.create_task(self._end_late(name, caller))
-            self._following.add(following)
-            following.add_done_callback(self._following.discard)
+            self._late.start(caller.tenant, name, self._end_late(name, caller))
 
     async def _end_made(self, name: str, caller: Caller) -> None:
         made = await self.backend.list({TENANT_LABEL: caller.tenant, KEY_LABEL: name})
@@ -94,9 +93,7 @@ class Control:
         if isinstance(self.backend, Shared):
             self.backend.leave()
         await self.once.close(grace)
-        for following in list(self._following):
-            following.cancel()
-        await asyncio.gather(*self._following, return_exceptions=True)
+        await self._late.close()
 
     async def _timed(self, spec: SandboxSpec, key: str, caller: Caller) -> SandboxInfo:
         start = time.monotonic()
