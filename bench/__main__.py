@@ -31,6 +31,7 @@ MEASUREMENTS: dict[str, Callable[[Place], Awaitable[list[Row]]]] = {
     "kubernetes-300": partial(pods.measure, count=300),
     "kubernetes-live": live.measure,
     "kubernetes-control": control.measure,
+    "kubernetes-control-5000": partial(control.measure, count=5000),
 }
 CLUSTER = tuple(name for name in MEASUREMENTS if name.startswith("kubernetes-"))
 """On the cluster that KUBECONFIG names."""

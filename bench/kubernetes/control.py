@@ -26,7 +26,7 @@ from orchard.sandbox.types import SandboxSpec
 FLOOR_SHARE = 5
 
 
-async def measure(place: Place, count: int = 5000) -> list[Row]:
+async def measure(place: Place, count: int = 1000) -> list[Row]:
     count = 20 if place.quick else count
     async with ClusterPlace(IN_NAME_ONLY, simulated=2) as there:
         floor = await there.bare("busybox")
@@ -35,7 +35,7 @@ async def measure(place: Place, count: int = 5000) -> list[Row]:
         gone = await floor.remove(names)
         at_once, empty = await _replica(there)
         wanted = spec(there.cluster.image("busybox"), "open")
-        await live.images.for_pod(wanted.image)  # asked for once, however many sandboxes
+        await live.images.for_pod(wanted.image, "")  # asked for once, however many sandboxes
         before, start = live.cluster.calls, time.perf_counter()
         ids = await _create(there, live, wanted, count)
         creating, asked = time.perf_counter() - start, live.cluster.calls - before

@@ -1,6 +1,7 @@
 """Where the measurements on a cluster happen: a namespace of their own, a service over it, bare Pods for the floor."""
 
 import asyncio
+import contextlib
 import secrets
 import shutil
 import tarfile
@@ -20,12 +21,13 @@ from tests.kubernetes.replicas import write_settings
 
 from bench.place import Service, busybox_root_in
 from orchard.core.config import env
-from orchard.core.errors import MachineUnfit
+from orchard.core.errors import MachineUnfit, Unavailable
 from orchard.core.tasks import settled
 from orchard.sandbox import Orchard
 from orchard.sandbox.kubernetes import Egress, KubernetesBackend
 from orchard.sandbox.kubernetes.backend import Live
 from orchard.sandbox.kubernetes.client import Cluster as Client
+from orchard.sandbox.kubernetes.client import Expired
 from orchard.sandbox.kubernetes.objects import Json, part, parts
 from orchard.sandbox.local.rootfs import make_layout
 
@@ -39,6 +41,7 @@ IN_NAME_ONLY: dict[str, Any] = {
 """Settings that lead Pods to simulated nodes."""
 _BARE = "orchard-bench/bare"
 _FRESH_BYTES = 4 << 20
+_PATIENCE = 600.0
 _IDLE = ["sh", "-c", "trap 'exit 0' TERM; sleep 3600 & wait"]
 
 
@@ -151,13 +154,21 @@ class BarePods:
 
     async def follow(self) -> None:
         """Take in what becomes of them, until cancelled."""
-        path, selector = self._client.path("pods"), f"{_BARE}=1"
-        version = str((await self._client.get(path, labelSelector=selector))["metadata"]["resourceVersion"])
         while True:
-            async with self._client.watch(path, version, labelSelector=selector) as events:
-                async for event in events:
-                    version = str(event["object"]["metadata"]["resourceVersion"])
-                    self._take(str(event["type"]), event["object"])
+            with contextlib.suppress(Expired, Unavailable):
+                await self._follow_once()
+
+    async def _follow_once(self) -> None:
+        path, selector = self._client.path("pods"), f"{_BARE}=1"
+        found, version = dict[str, Json](), ""
+        async for page in self._client.pages(path, labelSelector=selector):
+            found |= {each["metadata"]["name"]: each for each in page["items"]}
+            version = str(page["metadata"]["resourceVersion"])
+        self._pods = found
+        self._changed.set()
+        async with self._client.watch(path, version, labelSelector=selector) as events:
+            async for event in events:
+                self._take(str(event["type"]), event["object"])
 
     def _take(self, kind: str, pod: Json) -> None:
         name = pod["metadata"].get("name")
@@ -168,9 +179,10 @@ class BarePods:
         self._changed.set()
 
     async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
-            self._changed.clear()
-            await self._changed.wait()
+        async with asyncio.timeout(_PATIENCE):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
 
     def _pod(self, name: str, image: str) -> Json:
         container = {"name": "idle", "image": image, "command": _IDLE, "imagePullPolicy": "IfNotPresent",
