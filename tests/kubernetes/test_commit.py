@@ -207,3 +207,15 @@ async def test_another_replica_goes_on_where_one_was_killed(cluster: Cluster, tm
                 assert (await child.run("sha256sum -c /sum")).text == "/big: OK\n"
             await until(lambda: running.pods() == [])
             assert list((tmp_path / "cache" / "kubernetes" / "commits").iterdir()) == []
+
+
+async def test_a_commit_beyond_its_size_is_refused_and_the_sandbox_lives_on(cluster: Cluster, namespace: str) -> None:
+    backend = backend_of(cluster, namespace, commit_bytes=1 << 20)
+    async with Orchard(backend=backend) as orchard:
+        box = await orchard.create(cluster.image("busybox"), ttl=120)
+        (await box.run("yes | head -c 2097152 > /large")).check()
+        with pytest.raises(Unsupported) as caught:
+            await box.commit("large")
+        assert caught.value.reason == "too_large"
+        (await box.run("echo small > /large")).check()
+        assert (await box.commit("small")).startswith("sha256:")

@@ -92,3 +92,11 @@ def test_what_cannot_be_read_is_named_unless_it_is_as_it_was() -> None:
 def test_a_name_that_means_deleted_is_refused() -> None:
     with pytest.raises(Unsupported, match=r"\.wh\.x"):
         changes_of(manifest("d/"), manifest("d/", "d/.wh.x"), [])
+
+
+def test_changes_beyond_a_size_are_refused() -> None:
+    changes = changes_of(manifest("was=12345"), manifest("new=123", "other=4567", "was=12345"), [])
+    changes.check(7)
+    with pytest.raises(Unsupported) as caught:
+        changes.check(6)
+    assert caught.value.reason == "too_large"

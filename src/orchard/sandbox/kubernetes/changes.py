@@ -31,6 +31,16 @@ class Changes:
     deleted: list[bytes] = field(default_factory=list[bytes])
     """Of what is deleted with all below it, the topmost."""
 
+    def check(self, most: int) -> None:
+        """Return if the files hold at most ``most`` bytes together; holes and further hard links count, too.
+
+        Raises:
+            Unsupported: they hold more.
+        """
+        held = sum(int(facts.get("size") or 0) for facts in self.files.values() if facts["type"] == "file")
+        if held > most:
+            raise too_large(most)
+
 
 def changes_of(image: Iterable[bytes], now: Iterable[bytes], mounts: Sequence[bytes]) -> Changes:
     """Return how the root ``now`` differs from that of its image; both are the lines of manifests.
@@ -159,6 +169,14 @@ class _Comparison:
 
     def _is_mount(self, path: bytes) -> bool:
         return any(path == mount or path.startswith(mount + b"/") for mount in self._mounts)
+
+
+def too_large(most: int) -> Unsupported:
+    """Return the error that tells of changes beyond ``most`` bytes."""
+    return Unsupported(
+        f"the changes hold more than the {most} bytes that a commit may have", reason="too_large",
+        hint="remove what the image need not have, or raise commit_bytes",
+    )  # fmt: skip
 
 
 def _same(one: Facts, other: Facts) -> bool:

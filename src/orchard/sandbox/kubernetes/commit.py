@@ -24,7 +24,7 @@ from orchard.core.scratch import scratch
 from orchard.core.tasks import finish, unwrapped
 from orchard.sandbox.answers import translated
 from orchard.sandbox.kubernetes import deaths, layers, manifests
-from orchard.sandbox.kubernetes.changes import Changes
+from orchard.sandbox.kubernetes.changes import Changes, too_large
 from orchard.sandbox.kubernetes.client import Cluster
 from orchard.sandbox.kubernetes.identity import Identity, ServiceKey
 from orchard.sandbox.kubernetes.objects import Json, part
@@ -33,6 +33,7 @@ from orchard.sandbox.kubernetes.record import created_at
 from orchard.sandbox.kubernetes.registry import Base, Registry
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
 from orchard.sandbox.kubernetes.tombstones import Tombstones
+from orchard.sandbox.kubernetes.turns import Turns
 from orchard.sandbox.protocol import Backend
 from orchard.sandbox.transport import SILENCE, Call, Transport, query
 from orchard.sandbox.types import SandboxInfo
@@ -45,6 +46,8 @@ _TIME = 1800.0  # seconds that the sandbox is kept for its commit, where its max
 _BATCH = 4 << 20  # bytes of paths in one request
 _KILLS = 16  # at once
 _UNDO_SECONDS = 10.0
+_AT_ONCE = 4  # commits of one process; tenants in turn
+_AROUND = 8192  # bytes of an archive around a file's own, at most on average
 
 
 class Committer:
@@ -55,6 +58,7 @@ class Committer:
         registry: Registry, backend: Backend, find: Find,
     ) -> None:  # fmt: skip
         self._repository, self._cluster, self._key = settings.commit_repository, cluster, key
+        self._most, self._turns = settings.commit_bytes, Turns(_AT_ONCE)
         self._tombstones, self._registry, self._backend, self._find = tombstones, registry, backend, find
         self._manifests = manifests.ImageManifests(backend, settings.daemon_image)
         self._running: dict[str, asyncio.Task[str]] = {}
@@ -69,7 +73,8 @@ class Committer:
             SandboxGone: it has ended, and its changes with it.
             Unavailable: it is not ready, or the registry does not answer.
             Unauthorized: the registry refuses us.
-            Unsupported: no repository is set, or a change cannot be held by a layer.
+            Unsupported: no repository is set, a change cannot be held by a layer, or they are larger than
+                ``commit_bytes`` together (``too_large``).
             FileError: a change cannot be read; ``path`` names it.
         """
         if not self._repository:
@@ -97,6 +102,17 @@ class Committer:
             _log.info("commit %s: %s", reference, error)  # whoever waits raises it; there may be nobody left
 
     async def _commit(self, sandbox_id: str, name: str, reference: str) -> str:
+        async with self._turns.turn(await self._tenant(sandbox_id)):
+            return await self._made(sandbox_id, name, reference)
+
+    async def _tenant(self, sandbox_id: str) -> str:
+        """Return whose turn it is; of what is gone, nobody's: the registry may know of it yet."""
+        with suppress(NotFound):
+            found = await self._find(sandbox_id)
+            return "" if isinstance(found, SandboxInfo) else found[1].tenant
+        return ""
+
+    async def _made(self, sandbox_id: str, name: str, reference: str) -> str:
         digest = await self._registry.digest(reference)
         try:
             found = await self._find(sandbox_id)
@@ -135,7 +151,8 @@ class Committer:
                 async with self._alone(who.id) as transport:
                     await manifests.take(transport, folder / "now.gz")
                     changes = await asyncio.to_thread(manifests.compare, below, folder / "now.gz")
-                    await _fetch(transport, changes, archive)
+                    changes.check(self._most)
+                    await _fetch(transport, changes, archive, self._most)
                     image = folder / "image"
                     image.mkdir()
                     await asyncio.to_thread(layers.complete, archive, changes)
@@ -233,21 +250,26 @@ async def _quiet(transport: Transport) -> None:
                 group.create_task(end(each["id"]))
 
 
-async def _fetch(transport: Transport, changes: Changes, archive: IO[bytes]) -> None:
-    """Write what has changed into an archive without an end; hard links hold within a request."""
+async def _fetch(transport: Transport, changes: Changes, archive: IO[bytes], most: int) -> None:
+    """Write what has changed into an archive without an end; hard links hold within a request.
+
+    Raises:
+        Unsupported: there is more of it than the ``most`` bytes that were told.
+    """
+    room = most + _AROUND * (len(changes.files) + 1)
     batch: list[bytes] = []
     size = 0
     for path in changes.files:
         batch.append(path)
         size += len(path) + 4
         if size > _BATCH:
-            await _pick(transport, batch, archive)
+            await _pick(transport, batch, archive, room)
             batch, size = [], 0
     if batch:
-        await _pick(transport, batch, archive)
+        await _pick(transport, batch, archive, room)
 
 
-async def _pick(transport: Transport, paths: list[bytes], archive: IO[bytes]) -> None:
+async def _pick(transport: Transport, paths: list[bytes], archive: IO[bytes], room: int) -> None:
     names: dict[str, list[str]] = {"paths": [], "paths_b64": []}
     for path in paths:
         try:
@@ -266,6 +288,8 @@ async def _pick(transport: Transport, paths: list[bytes], archive: IO[bytes]) ->
                     piece = await response.content.readany()
                 if not piece:
                     break
+                if archive.tell() + len(piece) > room:
+                    raise too_large(room)
                 await asyncio.to_thread(archive.write, piece)
         layers.open_end(archive)
 

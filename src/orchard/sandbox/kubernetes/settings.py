@@ -80,6 +80,8 @@ class KubernetesSettings:
     nodes pull from there. Empty: nothing can be committed."""
     push_secrets: Sequence[str] = ()
     """Names of such secrets that let the service push there, where ``pull_secrets`` do not."""
+    commit_bytes: int = 16 << 30
+    """Most that the files of a commit may hold together; the disk of the service holds them twice meanwhile."""
     priority_class: str | None = None
     profile: Literal["baseline", "restricted"] = "baseline"
     """Level of PodSecurity that the Pods keep. ``restricted``: no root, no capabilities, no ``user=``."""
