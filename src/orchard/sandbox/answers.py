@@ -40,6 +40,16 @@ def problem_of(status: int, headers: Mapping[str, str], body: bytes) -> OrchardE
     return from_problem(cast("dict[str, Any]", problem), retry_after=seconds)
 
 
+async def next_piece(response: aiohttp.ClientResponse) -> bytes:
+    """Return what has come of a body since the last call, waiting for some; empty at its end.
+
+    Raises:
+        Unavailable: the connection broke.
+    """
+    with translated():
+        return await response.content.readany()
+
+
 @contextmanager
 def translated() -> Generator[None]:
     """Turn what the HTTP library and the network raise into ``Unavailable``, most specific first."""

@@ -17,7 +17,7 @@ from typing import IO, Literal
 
 from orchard.core.disk import needs_room
 from orchard.core.errors import Conflict
-from orchard.sandbox.answers import translated
+from orchard.sandbox.answers import next_piece
 from orchard.sandbox.files import ndjson, path_of
 from orchard.sandbox.sealed import EXECUTABLE, FILE, LINK, Blob
 from orchard.sandbox.transport import SILENCE, Call, Transport, query
@@ -175,11 +175,7 @@ async def fetch_tree(transport: Transport, path: str, names: Sequence[str], into
         into.seek(0)
         into.truncate()
         async with transport.open(call) as response:
-            while True:
-                with translated():
-                    piece = await response.content.readany()
-                if not piece:
-                    return
+            while piece := await next_piece(response):
                 await asyncio.to_thread(into.write, piece)
 
     await transport.retrying(call, once)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 from orchard.core.errors import Conflict, InvalidArgument, Unavailable
 from orchard.core.retry import Patience
-from orchard.sandbox.answers import translated
+from orchard.sandbox.answers import next_piece
 from orchard.sandbox.frames import StreamName
 from orchard.sandbox.transport import RETRY_WINDOW, SILENCE, Call, Transport
 
@@ -39,14 +39,11 @@ async def read_range(
                 if at > offset and seen != stamp:
                     raise Conflict("the file changed while it was read")
                 stamp = seen
-                while True:
-                    with translated():
-                        chunk = await response.content.readany()
-                    if not chunk:
-                        return
+                while chunk := await next_piece(response):
                     patience.reset()
                     at += len(chunk)
                     yield chunk
+                return
         except InvalidArgument as error:
             if error.field is None and at >= offset:
                 return  # 416: nothing at or beyond this offset

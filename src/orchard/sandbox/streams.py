@@ -11,7 +11,7 @@ import aiohttp
 
 from orchard.core.errors import CommandLost, Conflict, NotFound, ResultExpired, Unavailable
 from orchard.core.retry import Patience
-from orchard.sandbox.answers import BROKEN, NOT_SENT, translated
+from orchard.sandbox.answers import BROKEN, NOT_SENT, next_piece, translated
 from orchard.sandbox.frames import Frame, FrameDecoder, Kind, StreamName
 from orchard.sandbox.transport import RETRY_WINDOW, SILENCE, Call, Transport, query
 
@@ -79,13 +79,10 @@ async def _wait(patience: Patience, error: Unavailable, sent: bool) -> None:
 
 async def _frames(response: aiohttp.ClientResponse) -> AsyncIterator[Frame]:
     decoder = FrameDecoder()
-    while True:
-        with translated():
-            chunk = await response.content.readany()
-        if not chunk:
-            raise Unavailable("the stream ended without an exit", reason=BROKEN)
+    while chunk := await next_piece(response):
         for frame in decoder.feed(chunk):
             yield frame
+    raise Unavailable("the stream ended without an exit", reason=BROKEN)
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:

@@ -16,7 +16,7 @@ import aiohttp
 
 from orchard.core.errors import FileError, Unavailable
 from orchard.core.tasks import finish, settled
-from orchard.sandbox.answers import BROKEN, translated
+from orchard.sandbox.answers import BROKEN, next_piece
 from orchard.sandbox.files import Files, RemotePath
 from orchard.sandbox.packing import Extractor, local_error, tar_blocks
 from orchard.sandbox.transport import SILENCE, Call, Transport, encode_path, query
@@ -170,8 +170,7 @@ class _Feed:
     def _more(self) -> bool:
         if self._stopped:
             raise Unavailable("the transfer was cancelled", reason=BROKEN)
-        with translated():
-            self._rest = asyncio.run_coroutine_threadsafe(self._response.content.readany(), self._loop).result()
+        self._rest = asyncio.run_coroutine_threadsafe(next_piece(self._response), self._loop).result()
         return bool(self._rest)
 
 

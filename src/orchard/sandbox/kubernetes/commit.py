@@ -22,7 +22,7 @@ from orchard.core.config import cache_dir
 from orchard.core.errors import NotFound, OrchardError, SandboxGone, Unauthorized, Unsupported
 from orchard.core.scratch import scratch
 from orchard.core.tasks import finish, unwrapped
-from orchard.sandbox.answers import translated
+from orchard.sandbox.answers import next_piece
 from orchard.sandbox.kubernetes import deaths, layers, manifests
 from orchard.sandbox.kubernetes.changes import Changes, too_large
 from orchard.sandbox.kubernetes.client import Cluster
@@ -283,11 +283,7 @@ async def _pick(transport: Transport, paths: list[bytes], archive: IO[bytes], ro
         archive.seek(start)
         archive.truncate()
         async with transport.open(call) as response:
-            while True:
-                with translated():
-                    piece = await response.content.readany()
-                if not piece:
-                    break
+            while piece := await next_piece(response):
                 if archive.tell() + len(piece) > room:
                     raise too_large(room)
                 await asyncio.to_thread(archive.write, piece)

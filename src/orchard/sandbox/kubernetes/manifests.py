@@ -23,7 +23,7 @@ from orchard.core.config import cache_dir
 from orchard.core.errors import Unavailable, from_problem
 from orchard.core.ids import new_id
 from orchard.core.tasks import finish
-from orchard.sandbox.answers import BROKEN, translated
+from orchard.sandbox.answers import BROKEN, next_piece
 from orchard.sandbox.kubernetes.changes import Changes, changes_of
 from orchard.sandbox.kubernetes.pod import HOME
 from orchard.sandbox.kubernetes.registry import Base
@@ -55,11 +55,7 @@ async def take(transport: Transport, path: Path) -> None:
         with path.open("wb") as out, gzip.GzipFile(fileobj=out, mode="wb", compresslevel=_LEVEL, mtime=0) as packed:
             packed.write(head)
             async with transport.open(call) as response:
-                while True:
-                    with translated():
-                        piece = await response.content.readany()
-                    if not piece:
-                        break
+                while piece := await next_piece(response):
                     tail = (tail + piece)[-_TAIL:]
                     await asyncio.to_thread(packed.write, piece)
         _check_end(tail)
