@@ -41,8 +41,12 @@ def _own(parent: Path) -> tuple[Path, int]:
 
 def _sweep(folder: Path) -> None:
     held = _opened(folder)
-    if held is None:
-        return
+    if held is not None:
+        remove_if_left(folder, held)
+
+
+def remove_if_left(folder: Path, held: int) -> None:
+    """Remove ``folder`` unless its owner lives, who has a lock on what ``held`` is open on; close ``held``."""
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)

@@ -8,6 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from orchard.core.scratch import remove_if_left
+
 _PREFIX = "orchard-gw-"
 _LOCK = "lock"
 
@@ -43,10 +45,4 @@ def _sweep(base: Path) -> None:
             fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             continue  # of another user, or being made right now
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            continue
-        finally:
-            os.close(fd)
+        remove_if_left(folder, fd)
