@@ -20,7 +20,7 @@ PEERS = ("mini-swe-agent", "swe-rex")
 async def measure(place: Place) -> list[Row]:
     remote, floor = await place.remote(), await place.floor()
     async with place.orchard.sandbox(place.debian) as near, remote.sandbox(place.debian) as far:
-        contestants = {"direct": _runs(near), "service": _runs(far)}
+        contestants = {"direct": runs(near), "service": runs(far)}
         contestants |= {"fork+exec": floor.batch("fork"), "posix_spawn": floor.batch("spawn")}
         contestants |= {name: peer.batch("run") for name, peer in (await place.peers()).items()}
         rounds, each = (3, 5) if place.quick else (100, 20)
@@ -46,7 +46,7 @@ def _row(name: str, way: str, share: str, seconds: dict[str, list[float]], targe
     )
 
 
-def _runs(box: Sandbox) -> Batch:
+def runs(box: Sandbox) -> Batch:
     async def run(n: int) -> list[float]:
         seconds: list[float] = []
         for _ in range(n):

@@ -11,6 +11,7 @@ import time
 from bench.frame import Batch, Row, Target, interleave, p50, p99
 from bench.kubernetes.place import ClusterPlace
 from bench.place import Place
+from bench.run import runs
 from orchard.sandbox import Sandbox
 from orchard.sandbox.kubernetes.identity import name_of
 
@@ -35,7 +36,7 @@ async def measure(place: Place) -> list[Row]:
     async with ClusterPlace() as there:
         image, remote = there.cluster.image("debian"), there.client(await there.serve())
         async with there.direct.sandbox(image) as near, remote.sandbox(image) as far:
-            contestants = {"through the service": _runs(far), "straight to the Pod": _runs(near)}
+            contestants = {"through the service": runs(far), "straight to the Pod": runs(near)}
             contestants |= {FORK: _forks(far), EXEC: _kubectl(there, far)}
             seconds = await interleave(contestants, rounds, each)
     return rows(seconds)
@@ -54,19 +55,6 @@ def rows(seconds: dict[str, list[float]]) -> list[Row]:
         beyond = (p50(seconds[way]) - p50(seconds[FORK])) * 1000
         made.append(Row(f"run true, {way}, beyond the Pod's own fork, p50", beyond, "ms", len(seconds[way]), BEYOND))
     return made
-
-
-def _runs(box: Sandbox) -> Batch:
-    async def run(n: int) -> list[float]:
-        seconds: list[float] = []
-        for _ in range(n):
-            start = time.perf_counter()
-            result = await box.run(["true"])
-            seconds.append(time.perf_counter() - start)
-            result.check()
-        return seconds
-
-    return run
 
 
 def _forks(box: Sandbox) -> Batch:
