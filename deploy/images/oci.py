@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_OCI = "application/vnd.oci.image"
+from orchard.sandbox.layout import OCI, name_image, new_blobs, put_blob
+
 _LEVEL = 6
 
 
@@ -72,32 +73,26 @@ def pack(root: Path, tar: Path) -> None:
 
 def write_image(folder: Path, layers: Sequence[Layer], config: dict[str, Any], architecture: str) -> str:
     """Write the image ``latest`` into the new ``folder``; return the digest of its manifest."""
-    blobs = folder / "blobs" / "sha256"
-    blobs.mkdir(parents=True)
+    blobs = new_blobs(folder)
 
     def blob(document: object, kind: str) -> dict[str, Any]:
-        data = json.dumps(document, sort_keys=True).encode()
-        digest = hashlib.sha256(data).hexdigest()
-        (blobs / digest).write_bytes(data)
-        return {"mediaType": f"{_OCI}.{kind}+json", "digest": f"sha256:{digest}", "size": len(data)}
+        return put_blob(blobs, json.dumps(document, sort_keys=True).encode(), f"{kind}+json")
 
     listed: list[dict[str, Any]] = []
     for layer in layers:
         digest = layer.digest
         (blobs / digest.removeprefix("sha256:")).hardlink_to(layer.path)
-        listed.append({"mediaType": f"{_OCI}.layer.v1.tar+gzip", "digest": digest, "size": layer.size})
+        listed.append({"mediaType": f"{OCI}.layer.v1.tar+gzip", "digest": digest, "size": layer.size})
     described = {
         "architecture": architecture, "os": "linux", "config": config,
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
     }  # fmt: skip
     manifest = blob(
         {
-            "schemaVersion": 2, "mediaType": f"{_OCI}.manifest.v1+json",
+            "schemaVersion": 2, "mediaType": f"{OCI}.manifest.v1+json",
             "config": blob(described, "config.v1"), "layers": listed,
         },
         "manifest.v1",
     )  # fmt: skip
-    named = {**manifest, "annotations": {"org.opencontainers.image.ref.name": "latest"}}
-    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [named]}))
-    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    name_image(folder, manifest, "latest")
     return str(manifest["digest"])

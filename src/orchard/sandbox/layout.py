@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+OCI = "application/vnd.oci.image"
+"""What the media types of an OCI image begin with."""
 
 
 @dataclass(frozen=True)
@@ -38,28 +40,39 @@ class Image:
 
 def write_layout(image: Image, folder: Path) -> str:
     """Write an OCI image layout into ``folder``; return the reference ``oci:FOLDER:1``."""
-    blobs = folder / "blobs" / "sha256"
-    blobs.mkdir(parents=True)
-
-    def blob(data: bytes, media: str) -> dict[str, Any]:
-        digest = hashlib.sha256(data).hexdigest()
-        (blobs / digest).write_bytes(data)
-        return {"mediaType": f"application/vnd.oci.image.{media}", "digest": f"sha256:{digest}", "size": len(data)}
-
-    layer = blob(_layer(image.nodes), "layer.v1.tar")
+    blobs = new_blobs(folder)
+    layer = put_blob(blobs, _layer(image.nodes), "layer.v1.tar")
     config = {
         "architecture": image.architecture, "os": "linux", "config": image.config,
         "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
     }  # fmt: skip
     manifest = {
-        "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": blob(json.dumps(config).encode(), "config.v1+json"), "layers": [layer],
+        "schemaVersion": 2, "mediaType": f"{OCI}.manifest.v1+json",
+        "config": put_blob(blobs, json.dumps(config).encode(), "config.v1+json"), "layers": [layer],
     }  # fmt: skip
-    entry = blob(json.dumps(manifest).encode(), "manifest.v1+json")
-    entry["annotations"] = {"org.opencontainers.image.ref.name": "1"}
-    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+    name_image(folder, put_blob(blobs, json.dumps(manifest).encode(), "manifest.v1+json"), "1")
     return f"oci:{folder}:1"
+
+
+def new_blobs(folder: Path) -> Path:
+    """Begin an OCI layout in ``folder``, new or empty; return the folder of its blobs."""
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    return blobs
+
+
+def put_blob(blobs: Path, data: bytes, kind: str) -> dict[str, Any]:
+    """Write a blob of media type ``OCI.kind``; return its descriptor."""
+    digest = hashlib.sha256(data).hexdigest()
+    (blobs / digest).write_bytes(data)
+    return {"mediaType": f"{OCI}.{kind}", "digest": f"sha256:{digest}", "size": len(data)}
+
+
+def name_image(folder: Path, manifest: dict[str, Any], name: str) -> None:
+    """End an OCI layout: its one image, by its manifest's descriptor, is called ``name``."""
+    entry = {**manifest, "annotations": {"org.opencontainers.image.ref.name": name}}
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
 
 
 def _layer(nodes: tuple[Node, ...]) -> bytes:

@@ -16,6 +16,7 @@ from pathlib import Path
 from orchard.core.config import cache_dir
 from orchard.core.disk import disk_full, met_full
 from orchard.core.errors import InternalError, InvalidArgument, MachineUnfit
+from orchard.sandbox.layout import OCI, name_image, new_blobs, put_blob
 from orchard.sandbox.local.images import DEFAULT_PATH, goarch, local_name
 from orchard.sandbox.local.powers import find_powers
 from orchard.sandbox.local.process import call
@@ -75,8 +76,7 @@ def make_layout(tar: Path, layout: Path, env: Mapping[str, str] = _ENV) -> None:
     Raises:
         InvalidArgument: the file is no uncompressed tar.
     """
-    blobs = layout / "blobs" / "sha256"
-    blobs.mkdir(parents=True)
+    blobs = new_blobs(layout)
     with tar.open("rb") as stream:
         if stream.read(262)[257:] != b"ustar":
             raise InvalidArgument(f"{tar} is no uncompressed tar", field="path")
@@ -86,21 +86,17 @@ def make_layout(tar: Path, layout: Path, env: Mapping[str, str] = _ENV) -> None:
         os.link(tar, blobs / digest)
     except OSError:  # another file system
         shutil.copyfile(tar, blobs / digest)
-    config = _blob(blobs, {
+    config = {
         "architecture": goarch(), "os": "linux",
         "config": {"Env": [f"{name}={value}" for name, value in env.items()]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]}, "history": [{"created_by": "orchard"}],
-    })  # fmt: skip
-    oci = "application/vnd.oci.image"
-    layer = {"digest": f"sha256:{digest}", "size": tar.stat().st_size, "mediaType": f"{oci}.layer.v1.tar"}
-    manifest = _blob(blobs, {
-        "schemaVersion": 2, "mediaType": f"{oci}.manifest.v1+json",
-        "config": {"mediaType": f"{oci}.config.v1+json", **config}, "layers": [layer],
-    })  # fmt: skip
-    named = {"org.opencontainers.image.ref.name": "latest"}
-    entry = {"mediaType": f"{oci}.manifest.v1+json", **manifest, "annotations": named}
-    (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
-    (layout / "oci-layout").write_text(json.dumps({"imageLayoutVersion": "1.0.0"}))
+    }  # fmt: skip
+    layer = {"digest": f"sha256:{digest}", "size": tar.stat().st_size, "mediaType": f"{OCI}.layer.v1.tar"}
+    manifest = {
+        "schemaVersion": 2, "mediaType": f"{OCI}.manifest.v1+json",
+        "config": put_blob(blobs, json.dumps(config).encode(), "config.v1+json"), "layers": [layer],
+    }  # fmt: skip
+    name_image(layout, put_blob(blobs, json.dumps(manifest).encode(), "manifest.v1+json"), "latest")
 
 
 def build_debian_image(
@@ -175,10 +171,3 @@ def _locked(path: Path) -> Generator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def _blob(blobs: Path, value: object) -> dict[str, object]:
-    content = json.dumps(value).encode()
-    digest = hashlib.sha256(content).hexdigest()
-    (blobs / digest).write_bytes(content)
-    return {"digest": f"sha256:{digest}", "size": len(content)}
