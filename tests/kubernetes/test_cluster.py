@@ -14,7 +14,7 @@ from tests.kubernetes.cluster.processes import run, wait_until
 from tests.kubernetes.cluster.simulated import LABEL
 
 from orchard.core.errors import MachineUnfit
-from orchard.sandbox.local.images import goarch
+from orchard.sandbox.layout import ARCHITECTURE
 
 _SERVER = ["httpd", "-f", "-p", "8000", "-h", "/etc"]
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -80,7 +80,7 @@ def test_static_binary_runs_on_scratch(cluster: Cluster, namespace: str) -> None
 def test_image_of_another_architecture_says_so(cluster: Cluster) -> None:
     verify = f"--tls-verify={str(not cluster.ours).lower()}"
     told = json.loads(run("skopeo", "inspect", "--config", verify, f"docker://{cluster.image('foreign')}"))
-    assert told["architecture"] != goarch()
+    assert told["architecture"] != ARCHITECTURE
 
 
 def test_image_volume_feeds_an_image_that_has_nothing(cluster: Cluster, namespace: str) -> None:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+_WORDS = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
+ARCHITECTURE = _WORDS.get(platform.machine(), platform.machine())
+"""This machine's, in the words of images."""
 OCI = "application/vnd.oci.image"
 """What the media types of an OCI image begin with."""
 

@@ -16,7 +16,7 @@ from tests.kubernetes.cluster.say import say
 
 from orchard.core.config import cache_dir
 from orchard.core.errors import MachineUnfit
-from orchard.sandbox.local.images import goarch
+from orchard.sandbox.layout import ARCHITECTURE
 from orchard.sandbox.local.rootfs import build_debian_image, make_layout
 from orchard.sandbox.local.settings import LocalSettings
 
@@ -32,7 +32,7 @@ class Recipe:
     fill: Callable[[Path, Path], None]
     """Called with the empty root and the folder of programs."""
     config: dict[str, object] = field(default_factory=dict[str, object])
-    architecture: str = field(default_factory=goarch)
+    architecture: str = ARCHITECTURE
 
 
 def layouts(programs: Path) -> dict[str, Path]:
@@ -131,7 +131,7 @@ def _busybox(root: Path, programs: Path) -> None:
     os.chown(root / "home" / "user", 1000, 1000)
 
 
-_FOREIGN = "arm64" if goarch() == "amd64" else "amd64"
+_FOREIGN = "arm64" if ARCHITECTURE == "amd64" else "amd64"
 _RECIPES = {
     "pause": Recipe(_single("pause"), {"Entrypoint": ["/pause"]}),
     "scratch": Recipe(_single("app"), {"Entrypoint": ["/app"]}),

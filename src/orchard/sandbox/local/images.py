@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from orchard.core.errors import CreateFailed, InvalidArgument, Unavailable
+from orchard.sandbox.layout import ARCHITECTURE
 from orchard.sandbox.local import daemon
 from orchard.sandbox.local.failures import copy_failed
 from orchard.sandbox.local.powers import Powers
@@ -21,7 +21,6 @@ from orchard.sandbox.local.storage import Storage, Stored
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FILES = ("oci", "oci-archive", "docker-archive")
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "ppc64le": "ppc64le", "s390x": "s390x"}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _REGISTRY_NAME = re.compile(r"[A-Za-z0-9][\w.:/-]*(@sha256:[0-9a-f]{64})?")
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d+)?/")
@@ -227,13 +226,8 @@ def _image(reference: str, stored: Stored) -> Image:
     )
 
 
-def goarch() -> str:
-    """Return this machine's architecture in the words of images."""
-    return _ARCHITECTURES.get(platform.machine(), platform.machine())
-
-
 def _check_architecture(reference: str, config: Mapping[str, Any]) -> None:
-    ours = goarch()
+    ours = ARCHITECTURE
     theirs = str(config.get("architecture") or ours)
     if theirs != ours:
         raise CreateFailed(f"image {reference!r} is for {theirs}, this machine is {ours}", reason="wrong_arch")

@@ -16,8 +16,8 @@ from pathlib import Path
 from orchard.core.config import cache_dir
 from orchard.core.disk import disk_full, met_full
 from orchard.core.errors import InternalError, InvalidArgument, MachineUnfit
-from orchard.sandbox.layout import OCI, name_image, new_blobs, put_blob
-from orchard.sandbox.local.images import DEFAULT_PATH, goarch, local_name
+from orchard.sandbox.layout import ARCHITECTURE, OCI, name_image, new_blobs, put_blob
+from orchard.sandbox.local.images import DEFAULT_PATH, local_name
 from orchard.sandbox.local.powers import find_powers
 from orchard.sandbox.local.process import call
 from orchard.sandbox.local.settings import LocalSettings
@@ -87,7 +87,7 @@ def make_layout(tar: Path, layout: Path, env: Mapping[str, str] = _ENV) -> None:
     except OSError:  # another file system
         shutil.copyfile(tar, blobs / digest)
     config = {
-        "architecture": goarch(), "os": "linux",
+        "architecture": ARCHITECTURE, "os": "linux",
         "config": {"Env": [f"{name}={value}" for name, value in env.items()]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]}, "history": [{"created_by": "orchard"}],
     }  # fmt: skip
