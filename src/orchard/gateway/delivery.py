@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 
 from aiohttp import web
 
 from orchard.core.errors import OrchardError
-from orchard.gateway.dialects import chat as dialect
+from orchard.gateway.dialects.base import Dialect, EventStream, ModelRequest
 from orchard.gateway.engine import Delta, Final, as_delta
 from orchard.gateway.errors import http_status
 from orchard.gateway.exchange import Exchange
@@ -20,7 +21,9 @@ _RETRY_AFTER = "2"
 """Seconds; sent with each error that a later try may be spared."""
 
 
-async def send_whole(request: web.Request, exchange: Exchange) -> web.StreamResponse:
+async def send_whole(
+    request: web.Request, exchange: Exchange, dialect: Dialect, asked: ModelRequest
+) -> web.StreamResponse:
     """Wait for the answer or the error, and write it."""
     exchange.attach()
     delivered = False
@@ -28,8 +31,8 @@ async def send_whole(request: web.Request, exchange: Exchange) -> web.StreamResp
         while not exchange.done:
             await exchange.pulse.wait()
         if exchange.final is None:
-            return error_response(_error(exchange))
-        body = dialect.answer(exchange.response_id, exchange.model, exchange.final)
+            return error_response(_error(exchange), dialect)
+        body = dialect.answer(asked, exchange.response_id, exchange.model, exchange.final)
         response = web.Response(body=body, content_type="application/json")
         _unbuffered(request)
         await response.prepare(request)
@@ -41,33 +44,43 @@ async def send_whole(request: web.Request, exchange: Exchange) -> web.StreamResp
         exchange.detach(delivered=delivered)
 
 
+@dataclass(frozen=True)
+class Silence:
+    """What a stream does while the engine says nothing; seconds."""
+
+    keep_alive: float
+    """After so much silence a sign of life is sent."""
+    grace: float
+    """To wait for a first sign of the engine before the headers, so that a refusal has its status."""
+
+
 async def send_stream(
-    request: web.Request, exchange: Exchange, *, include_usage: bool, keep_alive: float, grace: float
+    request: web.Request, exchange: Exchange, dialect: Dialect, asked: ModelRequest, silence: Silence
 ) -> web.StreamResponse:
     """Write the deltas as they come, the end once the call is durable.
 
     Args:
         request: the harness's request.
         exchange: what answers it.
-        include_usage: send the usage at the end.
-        keep_alive: seconds of silence after which a comment is sent.
-        grace: seconds to wait for a first sign of the engine before the headers, so that a refusal has its status.
+        dialect: how it is written.
+        asked: the harness's request, read.
+        silence: bounds.
     """
     exchange.attach()
     delivered = False
     try:
-        await _first_sign(exchange, grace)
+        await _first_sign(exchange, silence.grace)
         if exchange.error is not None:
-            return error_response(exchange.error)
+            return error_response(exchange.error, dialect)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         _unbuffered(request)
         await response.prepare(request)
-        await _relay(response, exchange, keep_alive)
+        events = dialect.events(asked, exchange.response_id, exchange.model)
+        await _relay(response, exchange, events, (silence.keep_alive, dialect.keep_alive))
         if exchange.final is None:
-            await _break_off(request, response, _error(exchange))
+            await _break_off(request, response, events, _error(exchange))
             return response
-        events = dialect.ending(exchange.response_id, exchange.model, exchange.final, include_usage=include_usage)
-        await response.write(b"".join(events))
+        await response.write(events.end(exchange.final))
         await response.write_eof()
         await request.writer.drain()
         delivered = _open(request)
@@ -85,8 +98,11 @@ async def _first_sign(exchange: Exchange, grace: float) -> None:
         return
 
 
-async def _relay(response: web.StreamResponse, exchange: Exchange, keep_alive: float) -> None:
+async def _relay(
+    response: web.StreamResponse, exchange: Exchange, events: EventStream, keep_alive: tuple[float, bytes]
+) -> None:
     sent = 0
+    await response.write(events.begin())
     while True:
         pulse, done = exchange.pulse, exchange.done
         fresh = exchange.deltas[sent:]
@@ -94,34 +110,36 @@ async def _relay(response: web.StreamResponse, exchange: Exchange, keep_alive: f
             fresh = [_all_of(exchange.final)]
         if fresh:
             sent += len(fresh)
-            await response.write(b"".join(dialect.chunk(exchange.response_id, exchange.model, one) for one in fresh))
+            await response.write(b"".join(events.delta(one) for one in fresh))
         elif done:
             return
         else:
             try:
-                async with asyncio.timeout(keep_alive):
+                async with asyncio.timeout(keep_alive[0]):
                     await pulse.wait()
             except TimeoutError:
-                await response.write(dialect.KEEP_ALIVE)
+                await response.write(keep_alive[1])
 
 
 def _all_of(final: Final) -> Delta:
     return Delta(as_delta(final.message), final.raw_logprobs)
 
 
-async def _break_off(request: web.Request, response: web.StreamResponse, error: OrchardError) -> None:
+async def _break_off(
+    request: web.Request, response: web.StreamResponse, events: EventStream, error: OrchardError
+) -> None:
     """End a stream that has begun: with an event where the error is final, by a broken connection where a retry helps.
 
     Every harness seen starts a call over when its stream breaks, and not each of them when it gets an error event.
     """
     if http_status(error) != 503:
-        await response.write(dialect.error_event(error))
+        await response.write(events.failed(error))
         await response.write_eof()
     elif request.transport is not None:
         request.transport.abort()
 
 
-def error_response(error: OrchardError) -> web.Response:
+def error_response(error: OrchardError, dialect: Dialect) -> web.Response:
     """Return the answer for an error in the dialect's shape: 503 and a hint when to retry, or final."""
     status = http_status(error)
     headers = {"Retry-After": _RETRY_AFTER} if status == 503 else {"x-should-retry": "false"}

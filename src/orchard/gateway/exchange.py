@@ -16,7 +16,7 @@ from orchard.core.errors import InternalError, OrchardError, StoreFailed
 from orchard.core.ids import new_id
 from orchard.core.retry import Patience
 from orchard.core.tasks import finish
-from orchard.gateway.dialects import chat as dialect
+from orchard.gateway.dialects.base import Dialect, ModelRequest
 from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, plain
 from orchard.gateway.errors import EngineUnavailable
 from orchard.gateway.tree import CallTree, Placement, tools_digest
@@ -40,12 +40,13 @@ class Recorder:
 class Exchange:
     """One call: running, then answered (``final``) or failed (``error``)."""
 
-    def __init__(self, session: Session, chat: dialect.ChatRequest, turn: int) -> None:
+    def __init__(self, session: Session, asked: ModelRequest, dialect: Dialect, turn: int) -> None:
         recorder = session.recorder
-        self.id, self.response_id = new_id("call"), new_id("chatcmpl")
-        self.chat: dialect.ChatRequest | None = chat
+        self._dialect = dialect.name
+        self.id, self.response_id = new_id("call"), new_id(dialect.id_prefix)
+        self.asked: ModelRequest | None = asked
         """The request, until the call has ended."""
-        self.model, self.streamed = chat.model or session.model, chat.stream
+        self.model, self.streamed = asked.model or session.model, asked.stream
         self.final: Final | None = None
         self.error: OrchardError | None = None
         self.deltas: list[Delta] = []
@@ -56,9 +57,9 @@ class Exchange:
         self._recording = self._cut = False
         self._session, self._turn, self._index = session, turn, recorder.calls
         recorder.calls += 1
-        self._tools_hash = tools_digest(chat.tools)
-        self._purpose = "side" if recorder.tools_on_disk and not chat.tools else "agent"
-        self._placed: Placement | None = recorder.tree.place(chat.messages, self._tools_hash)
+        self._tools_hash = tools_digest(asked.tools)
+        self._purpose = "side" if recorder.tools_on_disk and not asked.tools else "agent"
+        self._placed: Placement | None = recorder.tree.place(asked.messages, self._tools_hash)
         self._times = CallTimes(received=datetime.now(UTC))
         self._task: asyncio.Task[None] | None = None
 
@@ -133,7 +134,7 @@ class Exchange:
         # No await from here on: the budget counts the call as running or as answered, never as both or neither.
         self._count(final, error)
         when_over()
-        self.chat = self._placed = None  # a long session would else hold every prompt once more
+        self.asked = self._placed = None  # a long session would else hold every prompt once more
         self.final, self.error = final, error
         self._notify()
 
@@ -151,10 +152,10 @@ class Exchange:
                 await patience.pause(error, error.retry_after or 0.0)
 
     async def _attempt(self) -> Final:
-        session, chat = self._session, self._chat
+        session, asked = self._session, self._request
         request = EngineRequest(
-            session=session.id, turn=self._turn, model=session.model or chat.model, messages=chat.messages,
-            tools=chat.tools, params=chat.params, stream=chat.stream,
+            session=session.id, turn=self._turn, model=session.model or asked.model, messages=asked.messages,
+            tools=asked.tools, params=asked.params, stream=asked.stream,
         )  # fmt: skip
         self._time(engine_start=datetime.now(UTC), first_token=None)
         async with aclosing(session.engine.complete(request)) as parts:
@@ -166,7 +167,7 @@ class Exchange:
                 if not self.deltas:
                     self._time(first_token=datetime.now(UTC))
                 self.deltas.append(part)
-                if chat.stream:  # else nobody wants to know before the end
+                if asked.stream:  # else nobody wants to know before the end
                     self._notify()
         raise EngineUnavailable(f"the engine {session.engine.name} stopped without an answer")
 
@@ -193,7 +194,7 @@ class Exchange:
         session, placed = self._session, self._placed
         assert placed is not None
         return CallRecord(
-            id=self.id, session=session.id, index=self._index, purpose=self._purpose, dialect=dialect.NAME,
+            id=self.id, session=session.id, index=self._index, purpose=self._purpose, dialect=self._dialect,
             streamed=self.streamed, engine=session.engine.name, times=self._times, response_id=self.response_id,
             tools_hash=self._tools_hash, tools=self._tools_to_store(), **_placed_facts(placed),
             **(self._answered(final) if final else self._unanswered(error)),
@@ -203,7 +204,7 @@ class Exchange:
         return {
             "model": final.model or self._session.model or self.model,
             "policy_version": final.policy_version or self._session.engine.policy_version,
-            "sampling": self._chat.params if final.sampling is None else final.sampling,
+            "sampling": self._request.params if final.sampling is None else final.sampling,
             "answer": final.message, "finish_reason": final.finish_reason, "usage": final.usage,
             "prompt_ids": final.prompt_ids, "sampled_ids": final.sampled_ids, "logprobs": final.logprobs,
         }  # fmt: skip
@@ -216,7 +217,7 @@ class Exchange:
         return {
             "model": self._session.model or self.model,
             "policy_version": self._session.engine.policy_version,
-            "sampling": self._chat.params, "usage": Usage(),
+            "sampling": self._request.params, "usage": Usage(),
             "answer": partial.message if self.deltas else None,
             "status": "aborted" if self.deltas or cut else "error",
             "error": str(error), "error_code": error.code if error else None,
@@ -225,12 +226,12 @@ class Exchange:
     def _tools_to_store(self) -> list[dict[str, Any]] | None:
         if self._tools_hash is None or self._tools_hash in self._session.recorder.tools_on_disk:
             return None
-        return self._chat.tools
+        return self._request.tools
 
     @property
-    def _chat(self) -> dialect.ChatRequest:
-        assert self.chat is not None
-        return self.chat
+    def _request(self) -> ModelRequest:
+        assert self.asked is not None
+        return self.asked
 
     def _time(self, **times: datetime | None) -> None:
         self._times = self._times.model_copy(update=times)

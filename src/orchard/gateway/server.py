@@ -17,8 +17,10 @@ from aiohttp import web
 
 from orchard.core.errors import Conflict, InvalidArgument, NotFound, OrchardError, StoreFailed, Unauthorized
 from orchard.core.tasks import finish
-from orchard.gateway.delivery import error_response, send_stream, send_whole
-from orchard.gateway.dialects import chat as dialect
+from orchard.gateway.delivery import Silence, error_response, send_stream, send_whole
+from orchard.gateway.dialects import DIALECTS, dialect_of
+from orchard.gateway.dialects.base import Dialect
+from orchard.gateway.dialects.chat import model, models
 from orchard.gateway.engine import Engine
 from orchard.gateway.errors import BodyTooLarge, BudgetExceeded
 from orchard.gateway.session import Budget, Session, body_digest, new_session_id
@@ -180,7 +182,7 @@ class Gateway:
             session, path = self._route(request)
             return await self._dispatch(request, session, path)
         except OrchardError as error:
-            return error_response(error)
+            return error_response(error, dialect_of(request.path))
 
     def _route(self, request: web.Request) -> tuple[Session, str]:
         """Return the session that a request names, and the path behind the prefix.
@@ -203,17 +205,17 @@ class Gateway:
 
     async def _dispatch(self, request: web.Request, session: Session, path: str) -> web.StreamResponse:
         path = path.removeprefix("/api").removeprefix("/v1").rstrip("/")
-        if request.method == "POST" and path == "/chat/completions":
-            return await self._chat(request, session)
+        if request.method == "POST" and path in DIALECTS:
+            return await self._call(request, session, DIALECTS[path])
         if request.method == "GET" and path == "/models":
-            return web.json_response(dialect.models(_models(session)))
+            return web.json_response(models(_models(session)))
         if request.method == "GET" and path.removeprefix("/models/") in _models(session):
-            return web.json_response(dialect.model(path.removeprefix("/models/")))
+            return web.json_response(model(path.removeprefix("/models/")))
         if request.method in ("GET", "HEAD") and not path:
             return web.Response()
         raise NotFound(f"{request.method} {path or '/'} is not served here")
 
-    async def _chat(self, request: web.Request, session: Session) -> web.StreamResponse:
+    async def _call(self, request: web.Request, session: Session, dialect: Dialect) -> web.StreamResponse:
         session.state.last_call = datetime.now(UTC)
         try:
             body = await request.read()
@@ -221,22 +223,20 @@ class Gateway:
             raise await _refused(
                 session, BodyTooLarge(f"the body is larger than {self._config.body_bytes} bytes")
             ) from None
-        digest = body_digest(body)
+        digest = body_digest(dialect.path, body)
         exchange = session.find_again(digest, retry=_is_retry(request))
         try:
-            chat = dialect.parse(body)
+            asked = dialect.parse(body, request.headers)
             again = exchange is not None
-            exchange = exchange or session.admit(chat, digest)
+            exchange = exchange or session.admit(asked, dialect, digest)
         except (InvalidArgument, BudgetExceeded) as error:
             raise await _refused(session, error) from None
         if again:
             await session.note_retry(exchange)
-        if not chat.stream:
-            return await send_whole(request, exchange)
-        return await send_stream(
-            request, exchange, include_usage=chat.include_usage,
-            keep_alive=self._config.keep_alive_seconds, grace=self._config.header_grace_seconds,
-        )  # fmt: skip
+        if not asked.stream:
+            return await send_whole(request, exchange, dialect, asked)
+        silence = Silence(self._config.keep_alive_seconds, self._config.header_grace_seconds)
+        return await send_stream(request, exchange, dialect, asked, silence)
 
 
 async def _refused(session: Session, error: OrchardError) -> OrchardError:

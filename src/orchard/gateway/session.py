@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from orchard.core.ids import new_id
-from orchard.gateway.dialects.chat import ChatRequest
+from orchard.gateway.dialects.base import Dialect, ModelRequest
 from orchard.gateway.engine import Engine
 from orchard.gateway.errors import BudgetExceeded
 from orchard.gateway.exchange import Exchange, Recorder
@@ -101,7 +101,7 @@ class Session:
         alive = [one for one in known if one.alive]
         return alive[-1] if retry and alive else None
 
-    def admit(self, chat: ChatRequest, digest: bytes) -> Exchange:
+    def admit(self, asked: ModelRequest, dialect: Dialect, digest: bytes) -> Exchange:
         """Start a new exchange, in a task that the session owns.
 
         Raises:
@@ -109,7 +109,7 @@ class Session:
         """
         self._check_budget()
         turn = self.state.turns + len(self._running)
-        exchange = Exchange(self, chat, turn)
+        exchange = Exchange(self, asked, dialect, turn)
         self._running.add(exchange)
         self._exchanges.setdefault(digest, []).append(exchange)
         exchange.start(lambda: self._running.discard(exchange))
@@ -158,6 +158,6 @@ def new_session_id() -> str:
     return new_id("se") + secrets.token_hex(6)
 
 
-def body_digest(body: bytes) -> bytes:
-    """Return what a session knows a request's body by."""
-    return hashlib.blake2b(body, digest_size=16).digest()
+def body_digest(path: str, body: bytes) -> bytes:
+    """Return what a session knows a request by."""
+    return hashlib.blake2b(body, digest_size=16, person=path.encode()[-16:]).digest()

@@ -126,8 +126,8 @@ async def test_the_socket_of_a_session_is_its_own(store: Store) -> None:
 
 @pytest.mark.parametrize(("budget", "served"), [("turns", 2), ("tokens", 3), ("seconds", 1)])
 async def test_budgets_end_a_session_finally(store: Store, budget: str, served: int) -> None:
-    bounds = {"turns": Budget(turns=2), "tokens": Budget(tokens=5), "seconds": Budget(seconds=0.3)}
-    engine = ScriptEngine(["one"], at_end="repeat", latency=0.31 if budget == "seconds" else 0)
+    bounds = {"turns": Budget(turns=2), "tokens": Budget(tokens=5), "seconds": Budget(seconds=3.0)}
+    engine = ScriptEngine(["one"], at_end="repeat", latency=3.05 if budget == "seconds" else 0)
     async with Gateway(store, {"script": engine}) as gateway:
         session = await gateway.open_session(budget=bounds[budget])
         async with client_of(session, max_retries=2) as client:
