@@ -13,7 +13,7 @@ OrchardError
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from orchard.core.errors import InvalidArgument, OrchardError, Unavailable
 
@@ -72,3 +72,10 @@ def http_status(error: OrchardError) -> int:
     """Return the status that a harness is told: 503 for whatever may be tried again, else a final 4xx."""
     status = error.http_status if isinstance(error, EngineRefused) else error.status
     return 503 if status >= 500 or status in (408, 429) else status
+
+
+def told_code(error: OrchardError) -> str:
+    """Return the code that a harness is told: the engine's own (``context_length_exceeded`` …) where it gave one."""
+    said: Any = error.body.get("error") if isinstance(error, EngineRefused) and error.body else None
+    code: Any = cast("dict[str, Any]", said).get("code") if isinstance(said, dict) else None
+    return code if isinstance(code, str) else error.code

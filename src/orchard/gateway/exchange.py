@@ -18,7 +18,7 @@ from orchard.core.retry import Patience
 from orchard.core.tasks import finish
 from orchard.gateway.dialects.base import Dialect, ModelRequest
 from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, plain
-from orchard.gateway.errors import EngineUnavailable
+from orchard.gateway.errors import EngineUnavailable, told_code
 from orchard.gateway.tree import CallTree, Placement, tools_digest
 from orchard.trajectories import CallRecord, CallTimes, Usage
 
@@ -182,13 +182,14 @@ class Exchange:
         state = self._session.state
         if final is not None:
             state.turns += 1
+            state.last_error = None
             state.prompt_tokens += final.usage.prompt_tokens
             state.completion_tokens += final.usage.completion_tokens
         elif error is not None and error.reason == "cut":
             state.aborted += 1
         elif error is not None:
             state.failed += 1
-            state.error, state.error_code = str(error), error.code
+            state.error, state.error_code, state.last_error = str(error), error.code, told_code(error)
 
     def _call_record(self, final: Final | None, error: OrchardError | None) -> CallRecord:
         session, placed = self._session, self._placed

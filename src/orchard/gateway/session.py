@@ -52,6 +52,8 @@ class SessionState:
     """The last error that a call ended in."""
     error_code: str | None = None
     """Its code: ``engine_unavailable``, ``engine_refused``, ``store_failed`` …."""
+    last_error: str | None = None
+    """The code that the harness was told, where the newest call or request to end did so in an error."""
     aborted: int = 0
     """Calls cut in mid-answer."""
     retries: int = 0
@@ -125,6 +127,7 @@ class Session:
         for name, bound in budget.facts().items():
             if spent[name] >= bound:
                 state.cut = state.cut or name
+                state.last_error = BudgetExceeded.code
                 raise BudgetExceeded(f"the session's budget of {bound:g} {name} is used up", budget=name)
 
     async def refuse(self, code: str, detail: str) -> None:

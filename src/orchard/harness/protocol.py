@@ -6,7 +6,7 @@ A harness knows neither the gateway nor the tasks. Adding one is a file that ful
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -57,6 +57,9 @@ class HarnessRequest:
     limits: HarnessLimits = HarnessLimits()
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options of this harness, as ``Harness.check`` takes them."""
+    last_error: Callable[[], str | None] = field(default=lambda: None, repr=False)
+    """Returns the code (``budget_exceeded``, ``context_length_exceeded`` …) of the error that the model endpoint
+    answered last with; None where it has answered a call since, or nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class ToolEvent:
     exit_code: int | None
     seconds: float
     error: str | None = None
+    tool_call_id: str | None = None
+    """Id of the tool call in that answer, where known."""
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class Attempts:
                     instruction=task.instruction, box=box, workdir=task.workdir, base_url=base_url,
                     api_key=session.api_key, model=job.policy.model, scratch=scratch,
                     limits=HarnessLimits(task.limits.turns, task.limits.seconds, task.limits.command_seconds),
-                    config=job.config,
+                    config=job.config, last_error=lambda: session.state.last_error,
                 )  # fmt: skip
                 with _blaming_engine(session), boundary("harness"), tried.timed("harness"):
                     async with asyncio.timeout(task.limits.seconds + _MARGIN):  # it keeps its own time, unless it hangs

@@ -91,7 +91,7 @@ def _reward(spec: GraderSpec, reward: Reward) -> RewardRecord:
 def _tool(event: ToolEvent) -> ToolRecord:
     return ToolRecord(
         call_id=event.call_id, name=event.name, arguments=dict(event.arguments), output=event.output,
-        exit_code=event.exit_code, seconds=event.seconds, error=event.error,
+        exit_code=event.exit_code, seconds=event.seconds, error=event.error, tool_call_id=event.tool_call_id,
     )  # fmt: skip
 
 

@@ -140,6 +140,8 @@ class ToolRecord(BaseModel):
     exit_code: int | None = None
     seconds: float = 0.0
     error: str | None = None
+    tool_call_id: str | None = None
+    """Id of the tool call in that answer, where the harness tells it."""
 
 
 class RewardRecord(BaseModel):
