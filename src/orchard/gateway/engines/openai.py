@@ -5,22 +5,16 @@ Token ids and log-probabilities are recorded where the server gives them, as vLL
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
-import aiohttp
-
 from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, as_delta, as_text
-from orchard.gateway.errors import EngineRefused, EngineUnavailable
+from orchard.gateway.engines.http import ModelServer, events, logprob
+from orchard.gateway.errors import EngineUnavailable
 from orchard.trajectories import Usage
 from orchard.trajectories.messages import Message
 
 _TOKEN_PARAMS: dict[str, Any] = {"return_token_ids": True, "logprobs": True}
-_LOWEST_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON cannot say; the same value as vLLM's."""
-_LINE_BYTES = 64 << 20
 
 
 class OpenAIEngine:
@@ -50,13 +44,9 @@ class OpenAIEngine:
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         self.policy_version = policy_version
-        self._url = base_url.rstrip("/") + "/chat/completions"
-        key = api_key.strip()  # files of secrets end in a new line
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._server = ModelServer(base_url, answers="a chat completion", api_key=api_key, read_seconds=read_seconds)
         self._extra = {**(_TOKEN_PARAMS if token_ids else {}), **(extra or {})}
         self._stream = stream
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=read_seconds)
-        self._http: aiohttp.ClientSession | None = None
 
     async def complete(self, request: EngineRequest) -> AsyncGenerator[Delta | Final]:
         """Yield the server's deltas and its answer."""
@@ -69,42 +59,19 @@ class OpenAIEngine:
         if stream:
             body["stream_options"] = {"include_usage": True}
         reading = _Reading(request.model, sampling, version)
-        try:
-            async with self._client().post(self._url, json=body) as response:
-                if response.status != 200:
-                    raise _failure(response.status, response.headers.get("Retry-After"), await response.read())
-                if response.content_type != "text/event-stream":
-                    yield Delta(as_delta(reading.take_whole(await response.json())))
-                else:
-                    async for event in _events(response.content):
-                        for delta in reading.take_chunk(event):
-                            yield delta
+        async with self._server.ask("/chat/completions", body) as response:
+            if response.content_type != "text/event-stream":
+                yield Delta(as_delta(reading.take_whole(await response.json())))
+            else:
+                async for event in events(response):
+                    for delta in reading.take_chunk(event):
+                        yield delta
             final = reading.final()
-        except EngineUnavailable:
-            raise
-        except (AttributeError, KeyError, TypeError) as error:  # of JSON in another shape than we read it in
-            raise EngineUnavailable(f"what {self._url} answers is no chat completion: {error!r}") from error
-        except (aiohttp.ClientError, TimeoutError, ConnectionError, ValueError) as error:
-            raise EngineUnavailable(f"the model server at {self._url} broke off: {error!r}") from error
         yield final
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._http is not None:
-            await self._http.close()
-            self._http = None
-
-    def _client(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            connector = aiohttp.TCPConnector(limit=0)
-            self._http = aiohttp.ClientSession(
-                headers=self._headers,
-                timeout=self._timeout,
-                connector=connector,
-                read_bufsize=1 << 20,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return self._http
+        await self._server.close()
 
 
 class _Reading:
@@ -130,8 +97,6 @@ class _Reading:
 
     def take_chunk(self, facts: Message) -> list[Delta]:
         """Take one event of a stream and return what it adds to the message."""
-        if facts.get("error"):
-            raise _failure_event(facts)
         choice = _first_choice(facts)
         self._take(facts, choice or {})
         if choice is None:
@@ -161,7 +126,7 @@ class _Reading:
         """
         if self._finish is None:
             raise EngineUnavailable("the model server's answer ended before its finish_reason")
-        logprobs = [_number(entry.get("logprob")) for entry in self._content_logprobs]
+        logprobs = [logprob(entry.get("logprob")) for entry in self._content_logprobs]
         return Final(
             message=self._whole or self._assembly.message, finish_reason=self._finish, usage=_usage(self._usage),
             model=self._model, sampling=self._sampling, policy_version=self._version,
@@ -185,47 +150,3 @@ def _usage(facts: Message | None) -> Usage:
         completion_tokens=int(facts.get("completion_tokens") or 0),
         cached_tokens=int(details.get("cached_tokens") or 0),
     )
-
-
-def _number(value: Any) -> float:
-    number = float(value) if value is not None else _LOWEST_LOGPROB
-    return number if math.isfinite(number) else _LOWEST_LOGPROB
-
-
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Message]:
-    """Yield the JSON of each server-sent event; lines may be of any length up to a bound."""
-    rest = b""
-    async for block in content.iter_any():
-        *lines, rest = (rest + block).split(b"\n")
-        if len(rest) > _LINE_BYTES:
-            raise EngineUnavailable("the model server sent an event without end")
-        for line in lines:
-            data = line.removeprefix(b"data:").strip()
-            if line.startswith(b"data:") and data != b"[DONE]":
-                yield json.loads(data)
-
-
-def _failure(status: int, retry_after: str | None, body: bytes) -> EngineRefused | EngineUnavailable:
-    text = body[:2000].decode(errors="replace")
-    message = f"the model server answered {status}: {text}"
-    if status >= 500 or status in (408, 425, 429):
-        return EngineUnavailable(message, retry_after=_seconds(retry_after))
-    try:
-        facts = json.loads(body)
-    except ValueError:
-        facts = None
-    return EngineRefused(message, http_status=status, body=cast("Message", facts) if isinstance(facts, dict) else None)
-
-
-def _failure_event(facts: Message) -> EngineRefused | EngineUnavailable:
-    """A server that fails in mid-stream says so in an event; some put an HTTP status into its code."""
-    error = facts["error"]
-    code = cast("Message", error).get("code") if isinstance(error, dict) else None
-    if isinstance(code, int) and 400 <= code < 500 and code not in (408, 425, 429):
-        return EngineRefused(f"the model server refused: {error}", http_status=code, body=facts)
-    return EngineUnavailable(f"the model server failed: {error}")
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """``Retry-After`` may also be a date, which is left aside: our own pauses do."""
-    return float(retry_after) if retry_after and retry_after.isdigit() else None
