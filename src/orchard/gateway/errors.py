@@ -5,6 +5,7 @@ OrchardError
 │   └── BodyTooLarge
 ├── BudgetExceeded(budget)      the session's turns, tokens or seconds are used up; final
 ├── EngineRefused(http_status, body) the engine says that the request is wrong; final, passed on as it is
+│   ├── ContextOverflow(prompt_tokens, context) the prompt leaves no room for an answer
 │   ├── ScriptEnded             a script has no further step
 │   └── ReplayMismatch          the request is not the recorded one; the message names the first difference
 └── Unavailable
@@ -44,6 +45,19 @@ class EngineRefused(OrchardError):
     ) -> None:
         super().__init__(message, **facts)
         self.http_status, self.body = http_status, body
+
+
+class ContextOverflow(EngineRefused):
+    """The prompt leaves no room for an answer; the code is the one by which harnesses know to compact."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, prompt_tokens: int, context: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {context} tokens. However, your messages resulted in "
+            f"{prompt_tokens} tokens. Please reduce the length of the messages."
+        )
+        self.prompt_tokens, self.context = prompt_tokens, context
 
 
 class ScriptEnded(EngineRefused):

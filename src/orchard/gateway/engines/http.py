@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -37,7 +37,7 @@ class ModelServer:
         self._http: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
-    async def ask(self, path: str, body: Any = None, *, method: str = "POST") -> AsyncIterator[aiohttp.ClientResponse]:
+    async def ask(self, path: str, body: Any = None, *, method: str = "POST") -> AsyncGenerator[aiohttp.ClientResponse]:
         """Give the server's answer, of status 200, to a block that reads it.
 
         Raises:
