@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +58,7 @@ class Flaky:
 
     name = "flaky"
     placement: Literal["beside"] = "beside"
+    needs: Sequence[str] = ()
     uses, always = 0, False
 
     def check(self, config: Mapping[str, Any]) -> None: ...
@@ -66,6 +67,9 @@ class Flaky:
         return "7"
 
     async def install(self) -> None: ...
+
+    async def tools(self) -> Sequence[str]:
+        return ()
 
     async def close(self) -> None: ...
 

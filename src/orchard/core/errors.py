@@ -28,6 +28,7 @@ OrchardError
 │   ├── FileReadOnly
 │   └── FilePresent                 also FileExistsError
 ├── PatchFailed
+├── ImageUnfit                      the image lacks what a harness needs of it
 ├── TaskRefused(reason)             no sound task can be made of it; see TASK_REFUSALS
 ├── StoreFailed(reason)             also OSError          a record is not durable; see STORE_REASONS
 └── MachineUnfit                    the host lacks what the local backend needs
@@ -43,7 +44,7 @@ from typing import Any, ClassVar
 
 CREATE_REASONS = (
     "image_not_found", "image_auth", "image_invalid", "wrong_arch", "registry_unreachable", "unschedulable",
-    "start_timeout", "start_failed", "not_sealed", "made_way",
+    "start_timeout", "start_failed", "not_sealed", "made_way", "tool_not_found",
 )  # fmt: skip
 GONE_REASONS = (
     "oom", "ttl", "idle", "heartbeat", "evicted", "node_lost", "deleted", "signal", "restarted",
@@ -313,6 +314,12 @@ class PatchFailed(OrchardError):
         self.detail = detail
 
 
+class ImageUnfit(OrchardError):
+    """The image lacks a program that a harness needs of it; the message names program and image."""
+
+    code, status = "image_unfit", 422
+
+
 class TaskRefused(OrchardError):
     """No sound task can be made of it; ``reason`` is one of ``TASK_REFUSALS``, ``detail`` the evidence."""
 
@@ -337,7 +344,8 @@ class MachineUnfit(OrchardError):
 
 _LEAVES: tuple[type[OrchardError], ...] = (
     Unauthorized, NotFound, Conflict, Unsupported, ResultExpired, QuotaExceeded, Unavailable, DeadlineExceeded,
-    InternalError, CreateFailed, CommandNotStarted, CommandLost, PatchFailed, TaskRefused, MachineUnfit,
+    InternalError, CreateFailed, CommandNotStarted, CommandLost, PatchFailed, ImageUnfit, TaskRefused,
+    MachineUnfit,
 )  # fmt: skip
 _PLAIN: dict[str, type[OrchardError]] = {
     "wrong_sandbox": Unavailable,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchard.core.errors import DeadlineExceeded, InvalidArgument
@@ -53,6 +53,7 @@ class BashLoop:
 
     name = "bash-loop"
     placement: Literal["beside"] = "beside"
+    needs: Sequence[str] = ()
 
     def check(self, config: Mapping[str, Any]) -> None:
         """See ``Harness.check``."""
@@ -67,6 +68,10 @@ class BashLoop:
     async def install(self) -> None:
         """Import the client now, in a thread: it takes a second, in which the event loop would stand still."""
         await asyncio.to_thread(importlib.import_module, "openai")
+
+    async def tools(self) -> Sequence[str]:
+        """Nothing of it is inside but its commands."""
+        return ()
 
     async def close(self) -> None:
         """Nothing is kept between runs."""

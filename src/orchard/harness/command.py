@@ -6,7 +6,7 @@ with 0; the variables are those that most clients read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from orchard.core.errors import InvalidArgument
@@ -19,6 +19,7 @@ class CommandHarness:
 
     name = "command"
     placement: Literal["inside"] = "inside"
+    needs: Sequence[str] = ()
 
     def check(self, config: Mapping[str, Any]) -> None:
         """See ``Harness.check``."""
@@ -30,6 +31,10 @@ class CommandHarness:
 
     async def install(self) -> None:
         """Nothing to install: the program is in the image."""
+
+    async def tools(self) -> Sequence[str]:
+        """No layers: the program is in the image."""
+        return ()
 
     async def close(self) -> None:
         """Nothing is kept between runs."""

@@ -105,6 +105,11 @@ class Harness(Protocol):
         """``inside`` the sandbox, or ``beside`` it with tools that act only through the sandbox."""
         ...
 
+    @property
+    def needs(self) -> Sequence[str]:
+        """Programs that the image must have on its PATH (``sh``, ``git`` …); looked for before the run."""
+        ...
+
     def check(self, config: Mapping[str, Any]) -> None:
         """Return if ``config`` are options that this harness takes; asked before the first rollout.
 
@@ -122,6 +127,14 @@ class Harness(Protocol):
 
         Raises:
             MachineUnfit: it cannot be had here; the hint says how.
+        """
+        ...
+
+    async def tools(self) -> Sequence[str]:
+        """Return the tool layers (``NAME@sha256:…``) that its sandboxes get, made by ``install`` or now.
+
+        Raises:
+            MachineUnfit: they cannot be had here; the hint says how.
         """
         ...
 

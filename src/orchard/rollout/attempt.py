@@ -13,6 +13,7 @@ from typing import Any
 
 from orchard.core.errors import OrchardError
 from orchard.gateway import Budget, Gateway, Session
+from orchard.harness.needs import check_needs
 from orchard.harness.protocol import Harness, HarnessLimits, HarnessRequest, HarnessResult, Stop
 from orchard.rewards.protocol import Attempt, Reward
 from orchard.rewards.registry import grader
@@ -68,7 +69,7 @@ class Attempts:
         async with AsyncExitStack() as held:
             async with self._running:
                 session = await held.enter_async_context(self._session(job, task, number, tried))
-                box = await held.enter_async_context(self._sandbox(job, task, tried))
+                box = await held.enter_async_context(self._sandbox(job, task, harness, tried))
                 await self._work(job, task, harness, session, box, tried)
             async with self._grading:
                 with tried.timed("grade"):
@@ -93,17 +94,20 @@ class Attempts:
             await self._gateway.close_session(session)
 
     @asynccontextmanager
-    async def _sandbox(self, job: Job, task: Task, tried: Tried) -> AsyncIterator[Sandbox]:
+    async def _sandbox(self, job: Job, task: Task, harness: Harness, tried: Tried) -> AsyncIterator[Sandbox]:
         labels = {"rollout": job.rollout_id(self._folder.id)}
         limits = task.limits
+        with boundary("harness"):
+            tools = await harness.tools()
         options: SandboxOptions = {
-            "network": task.network, "labels": labels,
+            "network": task.network, "labels": labels, "tools": tools,
             "ttl": min(limits.seconds + limits.grade_seconds + _MARGIN, 86400.0),
         }  # fmt: skip
         with boundary("sandbox"), tried.timed("sandbox"):
             owned = self._orchard.sandbox(task.image, **options, **await bounds(self._orchard, limits))
             box = await owned.__aenter__()
         tried.environment |= {"image": task.image, "image_digest": box.info.image_digest, "backend": box.info.backend}
+        tried.environment |= {"tools": list(tools)} if tools else {}
         try:
             yield box
         finally:
@@ -119,6 +123,8 @@ class Attempts:
             if box.info.image_digest is None:  # no image that its changes could be told from later
                 with boundary("sandbox"), tried.timed("sandbox"):
                     await box.baseline(task.workdir)
+            with boundary("harness"):
+                await check_needs(harness, box)
             async with _reachable(harness, session, box) as base_url:
                 request = HarnessRequest(
                     instruction=task.instruction, box=box, workdir=task.workdir, base_url=base_url,

@@ -11,6 +11,7 @@ from orchard.core.errors import (
     CommandError,
     CreateFailed,
     FileError,
+    ImageUnfit,
     InvalidArgument,
     MachineUnfit,
     OrchardError,
@@ -23,8 +24,8 @@ from orchard.harness.endpoint import EndpointFailed
 from orchard.trajectories import Failure
 
 Seam = Literal["prepare", "sandbox", "harness", "gateway", "engine", "grade", "store"]
-_LASTING = (InvalidArgument, MachineUnfit, Unsupported, TaskRefused)
-_LASTING_CREATE = {"image_not_found", "image_auth", "image_invalid", "wrong_arch"}
+_LASTING = (ImageUnfit, InvalidArgument, MachineUnfit, Unsupported, TaskRefused)
+_LASTING_CREATE = {"image_not_found", "image_auth", "image_invalid", "wrong_arch", "tool_not_found"}
 _TEXT = 4000  # characters of an error's text that a record keeps
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Literal, cast
 
 from orchard.core.errors import CommandFailed, CommandTimeout, InvalidArgument
+from orchard.sandbox.toolnames import parse_tools
 
 Network = Literal["none", "open"]
 
@@ -140,7 +141,8 @@ class SandboxSpec:
     entrypoint: bool | Sequence[str] = False
     """Run the image's ENTRYPOINT and CMD (True), or this argv, as process ``entrypoint``."""
     tools: Sequence[str] = ()
-    """Digests of read-only layers mounted at /opt/orchard/tools/NAME."""
+    """``NAME@sha256:…``: read-only folders of programs, mounted at /opt/orchard/tools/NAME; their ``bin`` ends PATH.
+    A name once; see ``orchard.sandbox.tools``."""
 
     def validated(self) -> SandboxSpec:
         """Return self if every field is sane.
@@ -163,6 +165,7 @@ class SandboxSpec:
         self._check_times()
         check_labels(self.labels)
         self._check_process()
+        parse_tools(self.tools)
         if self.network not in ("none", "open"):
             raise InvalidArgument(f"network must be 'none' or 'open', not {self.network!r}", field="network")
         return self

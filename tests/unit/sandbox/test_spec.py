@@ -10,11 +10,17 @@ from orchard.sandbox.orchard import spec_of
 from orchard.sandbox.remote.models import SpecBody
 from orchard.sandbox.types import LEAST_PIDS, SandboxSpec
 
+DIGEST = f"sha256:{'0' * 64}"
+TOOL = f"busy-box@{DIGEST}"
+
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("workdir", "work"), ("workdir", ""), ("workdir", "/a\0b"), ("workdir", 5), ("env", ["a"]), ("env", {5: "a"}),
+        ("tools", "a"), ("tools", 5), ("tools", ["node"]), ("tools", ["node@sha256:12"]), ("tools", [f"../a@{DIGEST}"]),
+        ("tools", [f"@{DIGEST}"]), ("tools", [f"A@{DIGEST}"]), ("tools", [TOOL, TOOL]),
+        ("tools", [f"{'a' * 64}@{DIGEST}"]),
         ("labels", ["a"]), ("labels", {5: "a"}), ("network", None), ("pids", LEAST_PIDS - 1), ("pids", True),
     ],
 )  # fmt: skip
@@ -38,7 +44,7 @@ def test_the_body_of_a_create_has_the_fields_and_defaults_of_a_spec() -> None:
     assert SpecBody.model_validate({"image": "host"}) == SpecBody.of(plain)
     whole = SandboxSpec(
         "x", cpu=1, memory=5, disk=6, pids=7, env={"A": "b"}, user="u", workdir="/w", labels={"c": "d"}, ttl=8,
-        max_ttl=9, idle=10, heartbeat=11, create_timeout=12, entrypoint=("e",), tools=("f",),
+        max_ttl=9, idle=10, heartbeat=11, create_timeout=12, entrypoint=("e",), tools=(TOOL,),
     )  # fmt: skip
     again = SpecBody.of(whole).to_spec()
-    assert again == replace(whole, entrypoint=["e"], tools=["f"])
+    assert again == replace(whole, entrypoint=["e"], tools=[TOOL])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +34,7 @@ class MiniSweAgent:
 
     name = "mini-swe-agent"
     placement: Literal["beside"] = "beside"
+    needs: Sequence[str] = ()
 
     def __init__(self) -> None:
         self._server = ForkServer()
@@ -49,6 +50,10 @@ class MiniSweAgent:
     async def install(self) -> None:
         """Install it into an environment of its own, once; see ``Harness.install``."""
         await install.install()
+
+    async def tools(self) -> Sequence[str]:
+        """Nothing of it is inside but its commands."""
+        return ()
 
     async def run(self, request: HarnessRequest) -> HarnessResult:
         """Run the agent; see ``Harness.run``."""

@@ -48,7 +48,7 @@ class SpecBody(_Body):
     heartbeat: float | None = Field(None, description="the owner's window in seconds; null: no owner")
     create_timeout: float = Field(DEFAULT_CREATE_TIMEOUT, description="seconds until ready, not counting the pull")
     entrypoint: bool | list[str] = Field(False, description="run the image's ENTRYPOINT and CMD, or this argv")
-    tools: list[str] = Field(default_factory=list[str], description="digests of read-only layers")
+    tools: list[str] = Field(default_factory=list[str], description="NAME@sha256:… of folders of programs")
 
     def to_spec(self) -> SandboxSpec:
         """Return the checked spec.
