@@ -8,12 +8,22 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from orchard.core.text import carried
 from orchard.gateway.errors import EngineRefused
-from orchard.trajectories import Usage
+from orchard.trajectories import PolicySpan, Usage
 from orchard.trajectories.messages import Message
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A recorded conversation that a prompt begins with."""
+
+    messages: int
+    """How many messages of the prompt it holds; the last one is an answer."""
+    ids: Sequence[int]
+    """Its ids exactly as they were prompted and sampled."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,19 @@ class EngineRequest:
     """Everything else in the request (``temperature``, ``max_tokens``, ``tool_choice`` …), as the harness sent it."""
     stream: bool = False
     """Whether somebody wants the deltas live. An engine may yield them anyway."""
+    prefix: Prefix | None = None
+    """The longest recorded conversation with ids and the same tools that the messages begin with."""
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """The prompt's ids as they were made here; yielded before any delta, so that a cut answer's record has them."""
+
+    ids: Sequence[int]
+    mode: Literal["splice", "template"]
+    template_hash: str
+    spliced_ids: int = 0
+    """How many ids at its head are the prefix's."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +61,9 @@ class Delta:
 
     delta: Message
     logprobs: Any = None
+    ids: Sequence[int] = ()
+    """The sampled ids that came with it, and their log-probabilities, where the engine tells them as it goes."""
+    id_logprobs: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -55,8 +81,13 @@ class Final:
     prompt_ids: list[int] | None = None
     sampled_ids: list[int] | None = None
     logprobs: list[float] | None = None
+    spans: Sequence[PolicySpan] = ()
+    """Which weights sampled which ids, where they changed in mid-answer."""
     raw_logprobs: Any = None
     """``choices[0].logprobs`` as the engine gave it, for a harness that asked for it."""
+
+
+Part = Prompted | Delta | Final
 
 
 class Engine(Protocol):
@@ -72,8 +103,8 @@ class Engine(Protocol):
         """Version of the weights that answer now, where known."""
         ...
 
-    def complete(self, request: EngineRequest) -> AsyncGenerator[Delta | Final]:
-        """Yield any number of deltas, then exactly one final answer.
+    def complete(self, request: EngineRequest) -> AsyncGenerator[Part]:
+        """Yield any number of deltas (before them ``Prompted``, if it renders), then exactly one final answer.
 
         Raises:
             EngineUnavailable: may be tried again.
@@ -150,12 +181,14 @@ def as_text(message: Message) -> Message:
     return {**message, **changed} if changed else message
 
 
-def plain(part: Delta | Final) -> Delta | Final:
+def plain(part: Part) -> Part:
     """Return what an engine yielded as every harness and every reader of records can take it.
 
     Raises:
         EngineRefused: see ``as_text``.
     """
+    if isinstance(part, Prompted):
+        return part
     if isinstance(part, Delta):
         return replace(part, delta=carried(as_text(part.delta)), logprobs=carried(part.logprobs))
     return replace(part, message=carried(as_text(part.message)), raw_logprobs=carried(part.raw_logprobs))

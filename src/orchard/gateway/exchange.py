@@ -17,7 +17,7 @@ from orchard.core.ids import new_id
 from orchard.core.retry import Patience
 from orchard.core.tasks import finish
 from orchard.gateway.dialects.base import Dialect, ModelRequest
-from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, plain
+from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, Prompted, plain
 from orchard.gateway.errors import EngineUnavailable, told_code
 from orchard.gateway.tree import CallTree, Placement, tools_digest
 from orchard.trajectories import CallRecord, CallTimes, Usage
@@ -60,6 +60,7 @@ class Exchange:
         self._tools_hash = tools_digest(asked.tools)
         self._purpose = "side" if recorder.tools_on_disk and not asked.tools else "agent"
         self._placed: Placement | None = recorder.tree.place(asked.messages, self._tools_hash)
+        self._prompted: Prompted | None = None
         self._times = CallTimes(received=datetime.now(UTC))
         self._task: asyncio.Task[None] | None = None
 
@@ -164,6 +165,9 @@ class Exchange:
                 if isinstance(part, Final):
                     self._time(engine_end=datetime.now(UTC))
                     return part
+                if isinstance(part, Prompted):
+                    self._prompted = part
+                    continue
                 if not self.deltas:
                     self._time(first_token=datetime.now(UTC))
                 self.deltas.append(part)

@@ -45,6 +45,27 @@ class CallTimes(BaseModel):
     engine_end: datetime | None = None
 
 
+class PolicySpan(BaseModel):
+    """Which version of the weights sampled the ids ``start`` up to ``end`` of an answer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: str
+    start: int
+    end: int
+
+
+class MaskedSpan(BaseModel):
+    """Sampled ids ``start`` up to ``end`` that were not drawn freely: they have weight 0."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reason: str
+    """``tool_choice`` or ``response_format``."""
+    start: int
+    end: int
+
+
 class CallRecord(Record):
     """One model request and its answer."""
 
@@ -57,8 +78,15 @@ class CallRecord(Record):
     """The call whose conversation this one extends; None starts a root."""
     matched: str = "root"
     """``root``; ``extends`` (keeps the parent's whole conversation, same tools); ``forked`` (keeps a part)."""
+    normalised: list[str] = Field(default_factory=list[str])
+    """What had to be left aside for the kept messages to be equal: ``arguments``, ``content_form``, ``ids``, ``empty``,
+    ``cache_marks``, ``result_order``, ``reasoning_dropped``."""
     purpose: str = "agent"
-    """``agent``, or ``side`` for a call without tools in a session that uses them (title, summary, compaction)."""
+    """``agent``, ``subagent``, ``title``, ``summary``, ``compaction``, or ``side``: any other beside the work."""
+    origin: dict[str, str] = Field(default_factory=dict[str, str])
+    """What the harness said of itself beside the messages: ``agent``, ``parent``, ``kind``."""
+    dropped: list[str] = Field(default_factory=list[str])
+    """Fields and tools of the request that no engine could use, by name."""
     dialect: str
     streamed: bool = False
     model: str
@@ -75,10 +103,19 @@ class CallRecord(Record):
     """Given in full at the session's first call that uses them; later ones name the hash."""
     sampling: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Parameters as sent to the engine."""
+    overridden: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Parameters that the harness asked for and that were left out, since they change the distribution."""
     answer: dict[str, Any] | None = None
     """The assistant message in OpenAI chat form; what had arrived, where it was cut."""
     finish_reason: str | None = None
     usage: Usage = Usage()
+    mode: Literal["splice", "template"] | None = None
+    """How the gateway made the prompt's ids: of recorded ids and what is new, or as the template renders it; None where
+    the engine rendered it."""
+    template_hash: str | None = None
+    """Of the chat template and tokenizer that rendered it."""
+    spliced_ids: int = 0
+    """How many ids at the prompt's head are recorded ones; 0: all of it was rendered anew."""
     kept_ids: int = 0
     """How many token ids of the parent's prompt and answer this prompt keeps."""
     prompt_ids: list[int] | None = None
@@ -86,6 +123,10 @@ class CallRecord(Record):
     sampled_ids: list[int] | None = None
     logprobs: list[float] | None = None
     """Natural logarithms, one for each sampled id."""
+    spans: list[PolicySpan] = Field(default_factory=list[PolicySpan])
+    """Where the weights changed in mid-answer: which sampled which ids."""
+    masked: list[MaskedSpan] = Field(default_factory=list[MaskedSpan])
+    """Sampled ids that have weight 0."""
     status: Literal["ok", "aborted", "error"] = "ok"
     error: str | None = None
     error_code: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from orchard.core.errors import InvalidArgument
-from orchard.gateway.engine import Delta, Engine, EngineRequest, Final, as_delta
+from orchard.gateway.engine import Delta, Engine, EngineRequest, Final, Part, as_delta
 from orchard.gateway.errors import ReplayMismatch
 from orchard.gateway.tree import tools_digest
 from orchard.trajectories import CallRecord, Trajectory
@@ -43,7 +43,7 @@ class ReplayEngine:
         """That of the live engine; a replayed call carries the recorded one."""
         return self._then.policy_version if self._then else None
 
-    async def complete(self, request: EngineRequest) -> AsyncGenerator[Delta | Final]:
+    async def complete(self, request: EngineRequest) -> AsyncGenerator[Part]:
         """Yield the recorded answer, or the live engine's."""
         used = self._used.setdefault(request.session, set())
         if len(used) == len(self._calls):
