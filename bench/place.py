@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bench.frame import Batch
-from orchard.harness.mini_swe_agent import install
+from orchard.harness.mini_swe_agent.environment import MINI_SWE_AGENT
 from orchard.sandbox import Orchard
 from orchard.sandbox.local import LocalBackend, LocalSettings
 from orchard.sandbox.local.powers import find_powers
@@ -198,8 +198,8 @@ class Place:
         python = Path(sys.executable)
         if name == "mini-swe-agent":
             if not self.quick:
-                await install.install()
-            python = install.python()
+                await MINI_SWE_AGENT.install()
+            python = MINI_SWE_AGENT.python
         module = {"mini-swe-agent": "minisweagent", "swe-rex": "swerex"}.get(name, "json")
         if not python.exists() or not await _has(python, module):
             return None

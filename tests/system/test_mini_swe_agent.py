@@ -11,9 +11,9 @@ from tests.support.model_server import SUBMIT, ModelServer, refuse, say
 from tests.support.waiting import until
 
 from orchard.core.errors import SandboxGone
+from orchard.harness.beside.server import HarnessBroke
 from orchard.harness.endpoint import EndpointFailed
 from orchard.harness.mini_swe_agent.driver import MiniSweAgent
-from orchard.harness.mini_swe_agent.server import HarnessBroke
 from orchard.harness.protocol import HarnessLimits, HarnessRequest, Stop
 from orchard.sandbox import Orchard, Sandbox
 from orchard.sandbox.local import LocalBackend, LocalSettings
@@ -23,10 +23,10 @@ Make = Callable[..., HarnessRequest]
 HOLD = """
 import asyncio, sys
 from pathlib import Path
-from orchard.harness.mini_swe_agent.server import ForkServer
+from orchard.harness.mini_swe_agent.driver import MiniSweAgent
 import socket
 async def main():
-    server, (ours, theirs) = ForkServer(), socket.socketpair()
+    server, (ours, theirs) = MiniSweAgent()._server, socket.socketpair()
     fork = await server.fork(theirs, Path(sys.argv[1]), Path(sys.argv[1]) / "log")
     print(server._process.pid, fork.pid, flush=True)
     await asyncio.sleep(60)

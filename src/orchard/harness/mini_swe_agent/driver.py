@@ -8,15 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from orchard.harness.beside.server import Fork, ForkServer, HarnessBroke
 from orchard.harness.endpoint import BUDGET_CODE, CONTEXT_CODE, EndpointFailed
-from orchard.harness.mini_swe_agent import install
 from orchard.harness.mini_swe_agent.bridge import Bridge
-from orchard.harness.mini_swe_agent.server import Fork, ForkServer, HarnessBroke
+from orchard.harness.mini_swe_agent.environment import MINI_SWE_AGENT
 from orchard.harness.protocol import HarnessRequest, HarnessResult, Stop
 from orchard.harness.registry import check_options
 from orchard.sandbox import Sandbox
 
 LOG = "harness.log"
+VARIABLES = {
+    "MSWEA_CONFIGURED": "true", "MSWEA_SILENT_STARTUP": "1", "MSWEA_COST_TRACKING": "ignore_errors",
+    "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "5", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}  # fmt: skip
 STOPS = {
     "Submitted": Stop.SUBMITTED, "LimitsExceeded": Stop.TURNS, "TimeExceeded": Stop.TIME,
     "RepeatedFormatError": Stop.FORMAT, "ContextWindowExceededError": Stop.CONTEXT, "BudgetExceeded": Stop.BUDGET,
@@ -37,7 +41,7 @@ class MiniSweAgent:
     needs: Sequence[str] = ()
 
     def __init__(self) -> None:
-        self._server = ForkServer()
+        self._server = ForkServer(MINI_SWE_AGENT, Path(__file__).with_name("runner.py"), VARIABLES)
 
     def check(self, config: Mapping[str, Any]) -> None:
         """See ``Harness.check``."""
@@ -45,11 +49,11 @@ class MiniSweAgent:
 
     async def version(self) -> str:
         """Return the pinned version."""
-        return install.VERSION
+        return MINI_SWE_AGENT.version
 
     async def install(self) -> None:
         """Install it into an environment of its own, once; see ``Harness.install``."""
-        await install.install()
+        await MINI_SWE_AGENT.install()
 
     async def tools(self) -> Sequence[str]:
         """Nothing of it is inside but its commands."""

@@ -8,16 +8,18 @@ import os
 import signal
 import socket
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchard.core.errors import OrchardError
-from orchard.harness.mini_swe_agent import install
+from orchard.harness.beside.environment import Environment
 
 START_SECONDS = 180.0
 """Most seconds until the imports are done; they are slow, and slower on a busy machine."""
 _PACKET = 65536
+_BASE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 
 class HarnessBroke(OrchardError):
@@ -42,9 +44,16 @@ class Fork:
 
 
 class ForkServer:
-    """Starts when first used, and again if it was lost. It ends with this process, however that ends."""
+    """Starts when first used, and again if it was lost. It ends with this process, however that ends.
 
-    def __init__(self) -> None:
+    Args:
+        environment: whose interpreter runs it; installed before the first fork.
+        runner: a file that defines ``make_runner``, run there; see ``child.py``.
+        variables: environment variables for it and its forks.
+    """
+
+    def __init__(self, environment: Environment, runner: Path, variables: Mapping[str, str]) -> None:
+        self._environment, self._runner, self._variables = environment, runner, dict(variables)
         self._starting = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
@@ -69,12 +78,12 @@ class ForkServer:
             try:
                 socket.send_fds(control, [message], [end.fileno()])
             except OSError as error:
-                raise HarnessBroke(f"mini-swe-agent's server is lost: {error}") from error
+                raise HarnessBroke(f"{self._environment.package}'s server is lost: {error}") from error
         try:
             return await asyncio.shield(started)
         except asyncio.CancelledError:
             if started.cancelled():
-                raise HarnessBroke("mini-swe-agent's server was lost before the run began") from None
+                raise HarnessBroke(f"{self._environment.package}'s server was lost before the run began") from None
             started.add_done_callback(_kill_unwanted)
             raise
 
@@ -92,19 +101,22 @@ class ForkServer:
         log = folder / "server.log"
         with theirs, log.open("wb") as output:
             self._process = await asyncio.create_subprocess_exec(
-                str(install.python()), "-I", str(Path(__file__).with_name("child.py")), str(theirs.fileno()),
-                str(os.getpid()), env=_environment(folder), cwd="/", pass_fds=[theirs.fileno()],
-                start_new_session=True, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+                str(self._environment.python), "-I", str(Path(__file__).with_name("child.py")), str(theirs.fileno()),
+                str(os.getpid()), str(self._runner), env={**_BASE, "HOME": str(folder), **self._variables}, cwd="/",
+                pass_fds=[theirs.fileno()], start_new_session=True, stdin=asyncio.subprocess.DEVNULL, stdout=output,
+                stderr=output,
             )  # fmt: skip
         self._control = ours
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._listening = asyncio.create_task(self._listen(ours, ready), name="mini-swe-agent's server")
+        self._listening = asyncio.create_task(self._listen(ours, ready), name=f"{self._environment.package}'s server")
         try:
             async with asyncio.timeout(START_SECONDS):
                 await ready
         except (TimeoutError, HarnessBroke) as error:
             words = log.read_text("utf-8", "replace")[-1500:]
-            raise HarnessBroke(f"mini-swe-agent did not start within {START_SECONDS:.0f} s: {words}") from error
+            raise HarnessBroke(
+                f"{self._environment.package} did not start within {START_SECONDS:.0f} s: {words}"
+            ) from error
 
     async def _listen(self, control: socket.socket, ready: asyncio.Future[None]) -> None:
         loop = asyncio.get_running_loop()
@@ -145,12 +157,3 @@ class ForkServer:
 def _kill_unwanted(started: asyncio.Future[Fork]) -> None:
     if not started.cancelled():
         started.result().kill()
-
-
-def _environment(home: Path) -> dict[str, str]:
-    return {
-        "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8",
-        "MSWEA_CONFIGURED": "true", "MSWEA_SILENT_STARTUP": "1", "MSWEA_COST_TRACKING": "ignore_errors",
-        "MSWEA_GLOBAL_CONFIG_DIR": str(home), "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "5",
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    }  # fmt: skip
