@@ -11,8 +11,12 @@ from orchard.harness.protocol import Harness
 
 HARNESSES = {
     "bash-loop": "orchard.harness.bash_loop:BashLoop",
+    "claude-code": "orchard.harness.claude_code:ClaudeCode",
+    "codex": "orchard.harness.codex:Codex",
     "command": "orchard.harness.command:CommandHarness",
     "mini-swe-agent": "orchard.harness.mini_swe_agent.driver:MiniSweAgent",
+    "opencode": "orchard.harness.opencode:OpenCode",
+    "pi": "orchard.harness.pi:Pi",
 }
 
 
