@@ -10,7 +10,7 @@ import typer
 
 from orchard.cli import console
 from orchard.cli.evaluation import run_plan, show, trouble
-from orchard.cli.options import Json, RetryBroken, Url, pairs
+from orchard.cli.options import Json, RetryBroken, Url, values
 from orchard.core.config import env
 from orchard.core.errors import InvalidArgument
 
@@ -61,9 +61,9 @@ def evaluate(
         raise InvalidArgument(f"no task {', '.join(unknown)}", field="only")
     plan = Plan(
         sources=[source for source in sources if not only or source.id in only], harnesses=harness or ["bash-loop"],
-        policies=_policies(policy or [], base_url, model or [], api_key_env, _values(sampling or [], "sampling")),
+        policies=_policies(policy or [], base_url, model or [], api_key_env, values(sampling or [], "sampling")),
         folder=run, attempts=attempts, bounds=Bounds(prepare_at_once, at_once, grade_at_once, tries),
-        validate=validate, retry_broken=retry_broken, config=_by_harness(_values(option or [], "option")),
+        validate=validate, retry_broken=retry_broken, config=_by_harness(values(option or [], "option")),
     )  # fmt: skip
     report = console.run_async(run_plan(plan.checked(), url))
     show(report, run, json=json)
@@ -86,19 +86,6 @@ def _policies(
         raise InvalidArgument("give --policy, or --model with --base-url", field="policy")
     key = env(api_key_env) or ""
     return found + [model_policy(base_url, name, key, sampling) for name in models if base_url]
-
-
-def _values(given: list[str], field: str) -> dict[str, Any]:
-    """Return ``["a=1"]`` as a mapping of JSON values; what is no JSON is text."""
-    import json
-
-    found: dict[str, Any] = {}
-    for name, text in pairs(given, field).items():
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = text
-    return found
 
 
 def _by_harness(options: dict[str, Any]) -> dict[str, dict[str, Any]]:

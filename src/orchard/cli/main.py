@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "image": ("orchard.cli.image", "Images in this machine's store."),
     "keys": ("orchard.cli.keys", "API keys of `orchard serve`."),
     "trajectories": ("orchard.cli.trajectories", "List, show and export recorded trajectories."),
+    "harness": ("orchard.cli.harness", "List, install and check agent programs."),
     "demo": ("orchard.cli.demo", "Scripted agents on real bugs of real libraries, graded and shown."),
     "eval": ("orchard.cli.eval", "Evaluate a model or scripted agents on tasks under harnesses."),
     "report": ("orchard.cli.report", "Report on a run as it stands."),

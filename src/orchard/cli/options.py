@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,4 +51,15 @@ def pairs(given: Sequence[str], field: str) -> dict[str, str]:
         if name in found:
             raise InvalidArgument(f"--{field} {name} is given twice", field=field)
         found[name] = value
+    return found
+
+
+def values(given: Sequence[str], field: str) -> dict[str, Any]:
+    """Return ``["a=1"]`` as a mapping of JSON values; what is no JSON is text."""
+    found: dict[str, Any] = {}
+    for name, text in pairs(given, field).items():
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
     return found

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from orchard.core.errors import InvalidArgument
+from orchard.rewards.command import CommandGrader
 from orchard.rewards.protocol import Grader
 from orchard.rewards.tests import TestsGrader
 
 GRADERS: dict[str, Callable[[], Grader]] = {
+    "command": CommandGrader,
     "tests": TestsGrader,
 }
 """``GraderSpec.type`` -> what makes the grader."""

@@ -88,13 +88,19 @@ async def _try(orchard: Orchard, task: Task, plan: TestPlan, patch: bytes, run: 
 
 async def _in_box(box: Sandbox, task: Task, plan: TestPlan, patch: bytes, run: _Run) -> Outcome:
     before = await guard(box, task.workdir)
-    run.changed = await _apply(box, patch, task.workdir)
+    run.changed = await lay(box, patch, task.workdir)
     run.undone = await restore(box, before, plan)
     files = {name.partition("::")[0] for name in (*plan.fail_to_pass, *plan.pass_to_pass)}
     return await run_suite(box, Suite(plan.roots, task.workdir, plan.python, files, task.limits.grade_seconds))
 
 
-async def _apply(box: Sandbox, patch: bytes, workdir: str) -> Changed:
+async def lay(box: Sandbox, patch: bytes, workdir: str) -> Changed:
+    """Apply an attempt's patch in a grader's sandbox.
+
+    Raises:
+        PatchFailed: it does not apply, or does not fit what lies there: the attempt's fault.
+        FileError: the machine's.
+    """
     try:
         return await apply_patch(box.files, patch, workdir, 1)
     except FileError as error:

@@ -18,7 +18,7 @@ from orchard.harness.protocol import Harness, HarnessLimits, HarnessRequest, Har
 from orchard.rewards.protocol import Attempt, Reward
 from orchard.rewards.registry import grader
 from orchard.rollout.boundary import RolloutFailed, boundary
-from orchard.rollout.folder import RunFolder
+from orchard.rollout.folder import NATIVE, RunFolder
 from orchard.rollout.jobs import Bounds, Job, pause
 from orchard.rollout.policies import GOLD
 from orchard.sandbox import Orchard, Sandbox, SandboxOptions
@@ -136,6 +136,7 @@ class Attempts:
                     async with asyncio.timeout(task.limits.seconds + _MARGIN):  # it keeps its own time, unless it hangs
                         tried.result = await harness.run(request)
                     _check(tried.result, session)
+            await self._keep_native(session, tried)
             with boundary("sandbox"), tried.timed("patch"):
                 tried.patch = patch = await box.diff(task.workdir)
                 if patch.left_out:
@@ -143,6 +144,14 @@ class Attempts:
                 tried.environment["stats"] = await _stats(box)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+    async def _keep_native(self, session: Session, tried: Tried) -> None:
+        """Join the harness's own trajectory file to the record."""
+        file = tried.result.native_trajectory if tried.result else None
+        if file is not None:
+            with boundary("store"):
+                kept = await asyncio.to_thread(self._folder.keep_native, session.id, file)
+            tried.environment[NATIVE] = kept
 
     async def _grade(self, task: Task, spec: GraderSpec, left: Attempt) -> Reward:
         """Grade, again while the verdict is missing: the agent's work is not done anew for a grader's trouble."""

@@ -10,12 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import zstandard
+
+from orchard.core.disk import needs_room
 from orchard.core.errors import Conflict, InvalidArgument
 from orchard.core.ids import check_id, new_id
 from orchard.rollout.facts import Facts
 from orchard.trajectories import RolloutRecord, Store
 
 FACTS = "facts.jsonl"
+NATIVE = "native_trajectory"
+"""Key in a record's environment: where in the run's folder the harness's own trajectory file lies."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,27 @@ class RunFolder:
     def scratch(self) -> Path:
         """For files of a rollout that is under way."""
         return self.path / "scratch"
+
+    def keep_native(self, session: str, file: Path) -> str:
+        """Compress a harness's own trajectory file into the run; return where it lies in it. Blocks on the disk.
+
+        Raises:
+            MachineUnfit: the disk is full.
+        """
+        kept = self.path / "native" / f"{session}{file.suffix}.zst"
+        with needs_room(self.path):
+            kept.parent.mkdir(exist_ok=True)
+            with file.open("rb") as source, kept.open("wb") as target:
+                zstandard.ZstdCompressor().copy_stream(source, target)
+        return str(kept.relative_to(self.path))
+
+    def native(self, record: RolloutRecord) -> bytes | None:
+        """Return the harness's own trajectory file of a rollout; None where it wrote none."""
+        name = record.environment.get(NATIVE)
+        if not isinstance(name, str):
+            return None
+        with (self.path / name).open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as plain:
+            return plain.read()
 
     def closed(self, *, broken: bool = True) -> set[str]:
         """Return the ids of the rollouts that have a closing record; without those that failed if not ``broken``."""

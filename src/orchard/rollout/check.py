@@ -1,0 +1,217 @@
+"""``check``: one real rollout of a harness on the toy repair, and what of its record is complete.
+
+The harness is the real program in a real sealed sandbox; only the model is scripted (``harness/check.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from orchard.gateway import Gateway, ScriptEngine
+from orchard.gateway.engine import Engine
+from orchard.harness import check as toy
+from orchard.harness.registry import create_harness
+from orchard.rollout.engine import RolloutEngine
+from orchard.rollout.folder import RunFolder, open_run
+from orchard.rollout.jobs import Bounds, Job, Observe
+from orchard.rollout.policies import Policy
+from orchard.sandbox import Orchard
+from orchard.tasks.base import base_image
+from orchard.tasks.build import Recipe, base_digest, build, image_name, recall, remember
+from orchard.tasks.cache import place
+from orchard.tasks.model import GraderSpec, Task, TaskLimits
+from orchard.tasks.tree import SourceFile
+from orchard.trajectories import CallRecord, RolloutRecord, Trajectory, to_samples
+
+MODEL = "toy"
+LIMITS = TaskLimits(turns=12, seconds=300, command_seconds=60, grade_seconds=120)
+Verdict = Literal["complete", "missing", "not applicable"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One part of a record: what there is of it, and whether that is all."""
+
+    name: str
+    verdict: Verdict
+    detail: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one check found."""
+
+    harness: str
+    version: str
+    placement: str
+    image: str
+    lines: Sequence[Line]
+    forks: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Calls that no sample of another continues, by cause: how the tree placed them, and what they are for."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is missing."""
+        return all(line.verdict != "missing" for line in self.lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {"ok": self.ok, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class ToyRepair:
+    """The toy repair as a task.
+
+    Args:
+        image: what it stands on; None is the small Debian that Orchard makes.
+        limits: of its rollouts.
+    """
+
+    image: str | None = None
+    limits: TaskLimits = LIMITS
+    id: str = "toy-repair"
+
+    async def prepare(self, orchard: Orchard) -> Task:
+        """See ``TaskSource.prepare``."""
+        base = await base_digest(orchard, self.image or await base_image(orchard))
+        tree = {name: SourceFile(text.encode()) for name, text in toy.FILES.items()}
+        recipe = Recipe(base, toy.WORKDIR, tree, self.id)
+        kept = place("prepared/toy-repair", recipe.key())
+        known = await recall(orchard, kept)
+        digest = known[0] if known else await build(orchard, recipe, image_name(self.id, recipe))
+        if known is None:
+            remember(kept, digest)
+        return Task(
+            id=self.id, kind="toy", instruction=toy.INSTRUCTION, image=digest, workdir=toy.WORKDIR, limits=self.limits,
+            graders=[GraderSpec(type="command", options={"shell": toy.VERDICT})],
+        )  # fmt: skip
+
+
+async def check(
+    harness: str,
+    orchard: Orchard,
+    folder: Path,
+    *,
+    image: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    observe: Observe = lambda _: None,
+) -> Report:
+    """Run ``harness`` on the toy repair and judge its record.
+
+    Args:
+        harness: its name in the registry.
+        orchard: makes the sandboxes.
+        folder: of the run, which stays; each check is an attempt of its own in it.
+        image: what the toy stands on; None is the small Debian that Orchard makes.
+        config: options of the harness.
+        observe: told of every step.
+
+    Raises:
+        InvalidArgument: no such harness, or options that it does not take.
+        MachineUnfit: it cannot be installed here, or the machine makes no sandboxes.
+    """
+    driver = create_harness(harness)
+    options = dict(config or toy.CONFIG.get(harness, {}))
+    driver.check(options)
+    engine = scripted()
+    policy = Policy("toy-model", MODEL, lambda task: engine, expect="pass")
+    with open_run(folder) as run:
+        async with Gateway(run.store, {"toy": engine}) as gateway:
+            attempt = len(run.closed())
+            job = Job(ToyRepair(image), harness, policy, attempt, options)
+            await RolloutEngine(run, orchard, gateway, Bounds(tries=1), observe).run([job])
+        return judge(run, run.store.trajectory(job.rollout_id(run.id)), driver.placement)
+
+
+def scripted() -> Engine:
+    """Return the toy's model."""
+    return ScriptEngine(toy.answer)
+
+
+def judge(run: RunFolder, found: Trajectory, placement: str) -> Report:
+    """Return what of a rollout of the toy repair is complete."""
+    rollout = found.rollout
+    assert rollout is not None
+    native = _native(found, run.native(rollout))
+    lines = [_end(rollout), *_calls(found), _tools(found), _patch(rollout), _samples(found), native]
+    image = str(rollout.environment.get("image_digest") or rollout.environment.get("image") or "")
+    return Report(rollout.harness, rollout.harness_version, placement, image, lines, forks(found))
+
+
+def forks(found: Trajectory) -> dict[str, int]:
+    """Return how many answered calls begin a conversation beside the first, by cause: ``forked``, ``side`` …."""
+    answered = [call for call in found.calls if call.status == "ok"]
+    causes = (_cause(call) for call in answered[1:] if call.matched != "extends")
+    return dict(Counter(causes))
+
+
+def _cause(call: CallRecord) -> str:
+    return call.matched if call.purpose == "agent" else call.purpose
+
+
+def _line(name: str, whole: bool, detail: str) -> Line:
+    return Line(name, "complete" if whole else "missing", detail)
+
+
+def _end(rollout: RolloutRecord) -> Line:
+    if rollout.failure is not None:
+        return _line("end", False, f"{rollout.failure.seam}, {rollout.failure.reason}: {rollout.failure.text}")
+    seconds = rollout.seconds.get("harness", 0.0)
+    return _line("end", rollout.stop == "submitted", f"{rollout.stop or 'none'} after {seconds:.1f} s")
+
+
+def _calls(found: Trajectory) -> Iterator[Line]:
+    status = Counter(call.status for call in found.calls)
+    dialects = ", ".join(sorted({call.dialect for call in found.calls}))
+    whole = bool(found.calls) and set(status) == {"ok"} and not found.refusals
+    beside = [f"{number} {word}" for word, number in status.items() if word != "ok"]
+    beside += [f"{len(found.refusals)} refused"] if found.refusals else []
+    yield _line("calls", whole, ", ".join([f"{status['ok']} answered ({dialects or 'none'})", *beside]))
+    branches = found.branches()
+    agents = [branch for branch in branches if branch.leaf.purpose == "agent"]
+    words = [f"{len(branches)} conversations", *(f"{number} {cause}" for cause, number in forks(found).items())]
+    yield _line("conversation", len(agents) == 1, ", ".join(words) if len(branches) != 1 else "one, append-only")
+
+
+def _tools(found: Trajectory) -> Line:
+    """The results of all tool calls but those that ended the run are in the record, the test's words among them."""
+    branches = found.branches()
+    asked = sum(len(call.answer.get("tool_calls") or ()) for call in found.calls if call.answer and call.status == "ok")
+    ended = sum(len((branch.leaf.answer or {}).get("tool_calls") or ()) for branch in branches)
+    results = [message for branch in branches for message in branch.messages if message.get("role") == "tool"]
+    passed = any(toy.PASSED in json.dumps(message.get("content")) for message in results)
+    detail = f"{asked} calls, {len(results)} results" + ("" if passed else ", none of them says that the test passed")
+    return _line("tools", passed and len(results) >= asked - ended, detail)
+
+
+def _patch(rollout: RolloutRecord) -> Line:
+    mended = f"+{toy.RIGHT}\n" in rollout.patch
+    score = "no verdict" if rollout.reward is None else f"graded {rollout.reward:g} in a fresh sandbox"
+    size = f"{len(rollout.patch.splitlines())} lines" if rollout.patch else "empty"
+    return _line("patch", mended and rollout.reward == 1.0, f"{size}, {score}")
+
+
+def _samples(found: Trajectory) -> Line:
+    sampled = sum(len(call.sampled_ids or ()) for call in found.calls)
+    if not sampled:
+        return Line("samples", "not applicable", "the engine gave no token ids")
+    samples = to_samples(found)
+    trained = sum(sum(sample.mask) for sample in samples)
+    detail = f"{len(samples)} of {len(found.calls)} calls, {trained} of {sampled} sampled tokens trained once"
+    return _line("samples", trained == sampled, detail)
+
+
+def _native(found: Trajectory, file: bytes | None) -> Line:
+    """Each answer of the agent's is found in the harness's own file by what it says."""
+    if file is None:
+        return Line("native trajectory", "not applicable", "the harness writes none")
+    said = [call.answer.get("content") for call in found.calls if call.purpose == "agent" and call.answer]
+    words = [json.dumps(text)[1:-1].encode() for text in said if text]
+    held = sum(word in file for word in words)
+    return _line("native trajectory", held == len(words), f"{len(file)} bytes hold {held} of {len(words)} answers")

@@ -1,0 +1,68 @@
+"""``orchard harness`` on this machine: a whole rollout in a sealed sandbox, and what its verdict rests on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.service.conftest import busybox
+from tests.support.cli import Done, orchard
+
+from orchard.harness.registry import HARNESSES
+
+__all__ = ["busybox"]
+pytestmark = pytest.mark.root
+GIVES_UP = ["sh", "-c", "exit 3"]
+SAYS_SO = ["sh", "-c", "echo done"]
+
+
+def check(home: Path, *argv: str) -> Done:
+    return orchard("harness", "check", *argv, env={"ORCHARD_HOME": str(home), "ORCHARD_CACHE": str(home / "cache")})
+
+
+def test_the_list_names_what_each_needs(tmp_path: Path) -> None:
+    told = json.loads(orchard("harness", "ls", "--json", env={"ORCHARD_HOME": str(tmp_path)}).stdout)
+    assert [one["name"] for one in told] == sorted(HARNESSES)
+    assert {one["placement"] for one in told} == {"beside", "inside"}
+    assert all(one["version"] for one in told)
+
+
+def test_a_harness_that_works_has_a_complete_record(local_home: Path, busybox: str, tmp_path: Path) -> None:
+    done = check(local_home, "bash-loop", "--image", busybox, "--run", str(tmp_path / "run"), "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    [report] = json.loads(done.stdout)
+    parts = {line["name"]: (line["verdict"], line["detail"]) for line in report["lines"]}
+    assert parts["calls"] == ("complete", "4 answered (openai.chat)")
+    assert parts["conversation"] == ("complete", "one, append-only")
+    assert parts["tools"] == ("complete", "4 calls, 3 results")
+    assert parts["patch"] == ("complete", "7 lines, graded 1 in a fresh sandbox")
+    assert report["ok"]
+    assert report["forks"] == {}
+    shown = orchard("trajectories", "ls", "--store", str(tmp_path / "run"), "--json", env={})
+    assert [row["reward"] for row in json.loads(shown.stdout)] == [1.0]
+    text = check(local_home, "bash-loop", "--image", busybox)
+    assert b"bash-loop\tpatch\tcomplete\t" in text.stdout
+    assert text.stderr.decode().splitlines()[-1] == "bash-loop 1 works here: its record is complete"
+
+
+def test_what_a_harness_does_not_do_is_missing(local_home: Path, busybox: str) -> None:
+    def verdicts(argv: list[str]) -> dict[str, Any]:
+        done = check(local_home, "command", "--image", busybox, "--option", f"argv={json.dumps(argv)}", "--json")
+        assert done.returncode == 1
+        [report] = json.loads(done.stdout)
+        assert not report["ok"]
+        return {line["name"]: line for line in report["lines"]}
+
+    idle = verdicts(SAYS_SO)
+    assert [idle[part]["verdict"] for part in ("end", "calls", "tools", "patch")] == ["complete", *["missing"] * 3]
+    assert idle["patch"]["detail"] == "empty, graded 0 in a fresh sandbox"
+    broken = verdicts(GIVES_UP)
+    assert broken["end"]["verdict"] == "missing"
+    assert "exit code 3" in broken["end"]["detail"]
+
+
+def test_wrong_names_and_options_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    done = check(tmp_path, "no-such-harness")
+    assert done.returncode == 2
+    assert b"bash-loop" in done.stderr
+    assert check(tmp_path, "bash-loop", "--option", "nope=1").returncode == 2
