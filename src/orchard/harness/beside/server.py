@@ -12,12 +12,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from orchard.core.errors import OrchardError
+from orchard.harness.beside.bridge import Bridge
 from orchard.harness.beside.environment import Environment
 
 START_SECONDS = 180.0
 """Most seconds until the imports are done; they are slow, and slower on a busy machine."""
+LOG = "harness.log"
+"""File in a run's scratch folder that holds what the fork printed."""
 _PACKET = 65536
 _BASE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
@@ -86,6 +90,36 @@ class ForkServer:
                 raise HarnessBroke(f"{self._environment.package}'s server was lost before the run began") from None
             started.add_done_callback(_kill_unwanted)
             raise
+
+    async def run(self, bridge: Bridge, job: dict[str, Any], scratch: Path, seconds: float) -> bool:
+        """Do one job in a fork, whose questions ``bridge`` answers; return False if its time ran out.
+
+        Args:
+            bridge: the parent's end; the fork holds ``bridge.theirs``.
+            job: what the runner gets first.
+            scratch: a folder of the run's own; ``home`` and the log are made there.
+            seconds: most seconds.
+
+        Raises:
+            HarnessBroke: the server was lost.
+            OrchardError: what ``bridge`` raised.
+        """
+        home = scratch / "home"
+        home.mkdir(exist_ok=True)
+        with bridge.theirs:
+            fork = await self.fork(bridge.theirs, home, scratch / LOG)
+        serving = asyncio.create_task(bridge.serve(job), name=f"{self._environment.package}'s bridge")
+        try:
+            await asyncio.wait([fork.exited, serving], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+            if serving.done():
+                serving.result()
+            if fork.exited.cancelled():
+                raise HarnessBroke(f"{self._environment.package}'s server was lost in mid-run")
+            return fork.exited.done()
+        finally:
+            fork.kill()
+            serving.cancel()
+            await asyncio.wait([serving, fork.exited])
 
     async def close(self) -> None:
         """End the server and its forks."""

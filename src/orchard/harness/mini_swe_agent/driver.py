@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from orchard.harness.beside.server import Fork, ForkServer, HarnessBroke
+from orchard.harness.beside.server import LOG, ForkServer, HarnessBroke
 from orchard.harness.endpoint import BUDGET_CODE, CONTEXT_CODE, EndpointFailed
-from orchard.harness.mini_swe_agent.bridge import Bridge
+from orchard.harness.mini_swe_agent.bridge import Commands
 from orchard.harness.mini_swe_agent.environment import MINI_SWE_AGENT
 from orchard.harness.protocol import HarnessRequest, HarnessResult, Stop
 from orchard.harness.registry import check_options
 from orchard.sandbox import Sandbox
 
-LOG = "harness.log"
 VARIABLES = {
     "MSWEA_CONFIGURED": "true", "MSWEA_SILENT_STARTUP": "1", "MSWEA_COST_TRACKING": "ignore_errors",
     "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "5", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -62,21 +60,9 @@ class MiniSweAgent:
     async def run(self, request: HarnessRequest) -> HarnessResult:
         """Run the agent; see ``Harness.run``."""
         self.check(request.config)
-        bridge, trajectory = Bridge(request), request.scratch / "trajectory.json"
+        bridge, trajectory = Commands(request), request.scratch / "trajectory.json"
         job = _job(request, trajectory, await _facts(request.box, request.workdir))
-        home = request.scratch / "home"
-        home.mkdir(exist_ok=True)
-        with bridge.theirs:
-            fork = await self._server.fork(bridge.theirs, home, request.scratch / LOG)
-        serving = asyncio.create_task(bridge.serve(job), name="mini-swe-agent's bridge")
-        try:
-            in_time = await _until_end(fork, serving, request.limits.seconds)
-        finally:
-            fork.kill()
-            serving.cancel()
-            await asyncio.wait([serving, fork.exited])
-        if bridge.trouble:
-            raise bridge.trouble
+        in_time = await self._server.run(bridge, job, request.scratch, request.limits.seconds)
         return _result(request, bridge, trajectory, in_time)
 
     async def close(self) -> None:
@@ -110,21 +96,7 @@ async def _facts(box: Sandbox, workdir: str) -> dict[str, str]:
     return {name: facts.get(name, "") for name in names} | {"cwd": workdir}
 
 
-async def _until_end(fork: Fork, serving: asyncio.Task[None], seconds: float) -> bool:
-    """Wait for the end of the run; return False if its time ran out.
-
-    Raises:
-        HarnessBroke: its server was lost.
-    """
-    await asyncio.wait([fork.exited, serving], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-    if serving.done():
-        serving.result()
-    if fork.exited.cancelled():
-        raise HarnessBroke("mini-swe-agent's server was lost in mid-run")
-    return fork.exited.done()
-
-
-def _result(request: HarnessRequest, bridge: Bridge, trajectory: Path, in_time: bool) -> HarnessResult:
+def _result(request: HarnessRequest, bridge: Commands, trajectory: Path, in_time: bool) -> HarnessResult:
     info, turns = _read(trajectory)
     status = str(info.get("exit_status") or "")
     stop = STOPS.get(status) if in_time else Stop.TIME
