@@ -38,6 +38,10 @@ class Sampling:
     """``{"json": SCHEMA}`` or ``{"json_object": True}``: the answer must be such JSON. An engine without grammars
     refuses it (``EngineRefused``)."""
 
+    def facts(self) -> dict[str, Any]:
+        """Return what is recorded of it: everything but the ids at which any answer ends, and what is not set."""
+        return {key: value for key, value in vars(self).items() if key != "stop_ids" and value not in (None, {})}
+
 
 @dataclass(frozen=True)
 class TokenRequest:
@@ -72,6 +76,8 @@ class Ended:
     """Which weights sampled which ids, where they changed in mid-answer."""
     cached_tokens: int = 0
     """Ids of the prompt that were not computed anew."""
+    routed_experts: str | None = None
+    """Which experts worked on each id: base64 of a NumPy file, as the engine gave it."""
 
 
 class TokenEngine(Protocol):

@@ -127,6 +127,8 @@ class CallRecord(Record):
     """Where the weights changed in mid-answer: which sampled which ids."""
     masked: list[MaskedSpan] = Field(default_factory=list[MaskedSpan])
     """Sampled ids that have weight 0."""
+    routed_experts: str | None = None
+    """Which experts worked on each id of prompt and answer: base64 of a NumPy file, as the engine gave it."""
     status: Literal["ok", "aborted", "error"] = "ok"
     error: str | None = None
     error_code: str | None = None

@@ -37,12 +37,10 @@ class Call:
             self._spans.append((version, self.ids))
         self.ids += count
 
-    def ended(
-        self, reason: Literal["stop", "length", "abort"], version: str | None, *, cached_tokens: int = 0
-    ) -> Ended:
+    def ended(self, reason: Literal["stop", "length", "abort"], version: str | None) -> Ended:
         """Return its end; ``version`` is that of the weights where it got no ids."""
         last = self._spans[-1][0] if self._spans else version
-        return Ended(reason, last, self._changes(), cached_tokens)
+        return Ended(reason, last, self._changes())
 
     def _changes(self) -> tuple[PolicySpan, ...]:
         if len(self._spans) < 2:

@@ -38,7 +38,8 @@ class Answer(ABC):
         """
         if self.reason not in ("stop", "length", "abort"):
             raise EngineUnavailable(f"the server's answer ended as {self.reason!r}, which is no end")
-        return replace(self.call.ended(self.reason, version), cached_tokens=self.cached_tokens)
+        end = self.call.ended(self.reason, version)
+        return replace(end, cached_tokens=self.cached_tokens, routed_experts=self.routed_experts)
 
 
 class ServedEngine(ABC):
