@@ -70,13 +70,13 @@ async def send_stream(
     delivered = False
     try:
         await _first_sign(exchange, silence.grace)
-        if exchange.error is not None:
+        if exchange.error is not None and not dialect.told_in_stream(exchange.error):
             return error_response(exchange.error, dialect)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         _unbuffered(request)
         await response.prepare(request)
         events = dialect.events(asked, exchange.response_id, exchange.model)
-        await _relay(response, exchange, events, (silence.keep_alive, dialect.keep_alive))
+        await _relay(response, exchange, events, silence.keep_alive)
         if exchange.final is None:
             await _break_off(request, response, events, _error(exchange))
             return response
@@ -98,9 +98,7 @@ async def _first_sign(exchange: Exchange, grace: float) -> None:
         return
 
 
-async def _relay(
-    response: web.StreamResponse, exchange: Exchange, events: EventStream, keep_alive: tuple[float, bytes]
-) -> None:
+async def _relay(response: web.StreamResponse, exchange: Exchange, events: EventStream, keep_alive: float) -> None:
     sent = 0
     await response.write(events.begin())
     while True:
@@ -115,10 +113,10 @@ async def _relay(
             return
         else:
             try:
-                async with asyncio.timeout(keep_alive[0]):
+                async with asyncio.timeout(keep_alive):
                     await pulse.wait()
             except TimeoutError:
-                await response.write(keep_alive[1])
+                await response.write(events.alive())
 
 
 def _all_of(final: Final) -> Delta:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,10 +17,11 @@ from aiohttp import web
 
 from orchard.core.errors import Conflict, InvalidArgument, NotFound, OrchardError, StoreFailed, Unauthorized
 from orchard.core.tasks import finish
+from orchard.gateway.counting import count_tokens
 from orchard.gateway.delivery import Silence, error_response, send_stream, send_whole
-from orchard.gateway.dialects import DIALECTS, dialect_of
+from orchard.gateway.dialects import DIALECTS, MESSAGES, dialect_of
 from orchard.gateway.dialects.base import Dialect
-from orchard.gateway.dialects.chat import model, models
+from orchard.gateway.dialects.models import model, models
 from orchard.gateway.engine import Engine
 from orchard.gateway.errors import BodyTooLarge, BudgetExceeded
 from orchard.gateway.session import Budget, Session, body_digest, new_session_id
@@ -29,6 +30,9 @@ from orchard.trajectories import SessionRecord, Store
 
 log = logging.getLogger(__name__)
 _PREFIX = re.compile(r"/s/([a-z0-9-]+)(?=/|$)")
+_ROOT = re.compile(r"(?:/api)?(?:/v1)*(?=/|$)")
+"""What clients put before a path, those included that add a second ``/v1`` to a base URL that has one."""
+_COUNT = MESSAGES.path + "/count_tokens"
 _IDLE_SECONDS = 3600.0
 """A connection is kept for as long as a command of the harness may take between two calls."""
 _RETRY_HEADERS = ("x-stainless-retry-count", "x-retry-count", "retry-attempt")
@@ -61,7 +65,12 @@ class Gateway:
     def __init__(self, store: Store, engines: Mapping[str, Engine], config: GatewayConfig | None = None) -> None:
         self._store, self._engines = store, dict(engines)
         self._config = config or GatewayConfig()
+        self.at_first_use: Callable[[str, str], Awaitable[Session]] | None = None
+        """Opens the session of a name in a URL, or else of a key, that nobody knows; both are given, either may be "".
+        None: they are refused."""
+        self._opening = asyncio.Lock()
         self._sessions: dict[str, Session] = {}
+        """By id, and by name where one has a name."""
         self._keys: dict[str, Session] = {}
         self._by_socket: dict[str, Session] = {}
         self._servers: dict[str, asyncio.Server] = {}
@@ -99,7 +108,7 @@ class Gateway:
         await finish(self._stop())
 
     async def _stop(self) -> None:
-        for session in list(self._sessions.values()):
+        for session in set(self._sessions.values()):
             await self.close_session(session)
         await self._runner.cleanup()
         if self._sockets is not None:
@@ -113,6 +122,10 @@ class Gateway:
         budget: Budget | None = None,
         engine: str | Engine | None = None,
         model: str = "",
+        *,
+        name: str = "",
+        api_key: str = "",
+        aliases: Sequence[str] = (),
     ) -> Session:
         """Open a session for one try of one rollout.
 
@@ -121,20 +134,28 @@ class Gateway:
             budget: bounds; none by default.
             engine: a name of those given to the gateway, or an engine (which its owner closes). Default: the first.
             model: asked of the engine, whatever the harness asks for; "" leaves the harness's.
+            name: stands in its URL in place of its id: lower-case letters, digits and dashes. Whoever knows or guesses
+                it may use the session, so it is for a gateway that only its owner can reach.
+            api_key: of the session; a random one by default.
+            aliases: further names that ``/models`` lists, for harnesses that look for theirs there.
 
         Raises:
+            Conflict: an open session has this name or key.
+            InvalidArgument: no name looks like that.
             NotFound: no engine of this name.
             StoreFailed: the session could not be recorded.
         """
         sockets = self._sockets
         if sockets is None:
             raise InvalidArgument("the gateway is not running: enter it with 'async with' first")
+        self._check_names(name, api_key)
         session_id, path = new_session_id(), sockets.new()
         session = Session(
-            id=session_id, url=f"{self.url}/s/{session_id}", target=f"unix:{path}", engine=self._engine(engine),
-            model=model, store=self._store, labels=dict(labels or {}), budget=budget or Budget(),
-            hold_seconds=self._config.hold_seconds, on_close=self.close_session,
+            id=session_id, url=f"{self.url}/s/{name or session_id}", target=f"unix:{path}", engine=self._engine(engine),
+            model=model, aliases=tuple(aliases), store=self._store, labels=dict(labels or {}),
+            budget=budget or Budget(), hold_seconds=self._config.hold_seconds, on_close=self.close_session,
         )  # fmt: skip
+        session.api_key = api_key or session.api_key
         await self._store.append(
             SessionRecord(
                 session=session_id, at=datetime.now(UTC), labels=dict(session.labels),
@@ -145,9 +166,16 @@ class Gateway:
         server = await asyncio.get_running_loop().create_unix_server(self._runner.server, str(path))
         self._servers[session_id] = server
         self._sessions[session_id] = self._keys[session.api_key] = self._by_socket[str(path)] = session
+        self._sessions |= {name: session} if name else {}
         self._transports[session_id] = WeakSet()
         log.debug("session %s opened: engine %s, labels %s", session_id, session.engine.name, dict(session.labels))
         return session
+
+    def _check_names(self, name: str, api_key: str) -> None:
+        if name and not _PREFIX.fullmatch(f"/s/{name}"):
+            raise InvalidArgument(f"{name!r} is no name of a session: a-z, 0-9 and - only", field="name")
+        if name in self._sessions or api_key in self._keys:
+            raise Conflict(f"a session {name or 'of this key'} is open already", hint="close it, or take another name")
 
     def _engine(self, engine: str | Engine | None) -> Engine:
         if engine is None:
@@ -165,6 +193,7 @@ class Gateway:
         """
         if self._sessions.pop(session.id, None) is None:
             return
+        self._sessions.pop(session.url.rpartition("/")[2], None)
         path = session.target.removeprefix("unix:")
         del self._keys[session.api_key], self._by_socket[path]
         self._servers.pop(session.id).close()
@@ -179,10 +208,20 @@ class Gateway:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         try:
+            if self.at_first_use is not None:
+                await self._open_stranger(request, self.at_first_use)
             session, path = self._route(request)
             return await self._dispatch(request, session, path)
         except OrchardError as error:
-            return error_response(error, dialect_of(request.path))
+            return error_response(error, dialect_of(request.path, request.headers))
+
+    async def _open_stranger(self, request: web.Request, opens: Callable[[str, str], Awaitable[Session]]) -> None:
+        """Open the session that a request names, if nobody knows it yet; one of several such requests does."""
+        found, key = _PREFIX.match(request.path), next(filter(None, _bearers(request)), "")
+        name = found[1] if found else ""
+        async with self._opening:
+            if (name and name not in self._sessions) or (key and not name and key not in self._keys):
+                await opens(name, "" if name else key)
 
     def _route(self, request: web.Request) -> tuple[Session, str]:
         """Return the session that a request names, and the path behind the prefix.
@@ -194,7 +233,7 @@ class Gateway:
         found = _PREFIX.match(path)
         named = self._sessions.get(found[1]) if found else None
         here = self._by_socket.get(str(request.transport and request.transport.get_extra_info("sockname")))
-        keyed = self._keys.get(_bearer(request))
+        keyed = next((self._keys[key] for key in _bearers(request) if key in self._keys), None)
         session = here or named or (keyed if not found else None)
         strangers = [one for one in (named, None if here else keyed) if one is not None and one is not session]
         if session is None or strangers or (found and named is not session):
@@ -204,25 +243,37 @@ class Gateway:
         return session, path[found.end() :] if found else path
 
     async def _dispatch(self, request: web.Request, session: Session, path: str) -> web.StreamResponse:
-        path = path.removeprefix("/api").removeprefix("/v1").rstrip("/")
+        path = _ROOT.sub("", path, count=1).rstrip("/")
+        names = [session.model or session.engine.name, *session.aliases]
         if request.method == "POST" and path in DIALECTS:
             return await self._call(request, session, DIALECTS[path])
+        if request.method == "POST" and path == _COUNT:
+            return await self._count(request, session)
         if request.method == "GET" and path == "/models":
-            return web.json_response(models(_models(session)))
-        if request.method == "GET" and path.removeprefix("/models/") in _models(session):
-            return web.json_response(model(path.removeprefix("/models/")))
+            return web.json_response(models(names, request.headers))
+        if request.method == "GET" and path.startswith("/models/"):
+            return web.json_response(model(path.removeprefix("/models/"), names, request.headers))
         if request.method in ("GET", "HEAD") and not path:
             return web.Response()
         raise NotFound(f"{request.method} {path or '/'} is not served here")
 
+    async def _count(self, request: web.Request, session: Session) -> web.StreamResponse:
+        asked = MESSAGES.parse(await self._body(request), request.headers)
+        tokens, estimated = await count_tokens(session.engine, asked)
+        return web.json_response({"input_tokens": tokens} | ({"estimated": True} if estimated else {}))
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raise BodyTooLarge(f"the body is larger than {self._config.body_bytes} bytes") from None
+
     async def _call(self, request: web.Request, session: Session, dialect: Dialect) -> web.StreamResponse:
         session.state.last_call = datetime.now(UTC)
         try:
-            body = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            raise await _refused(
-                session, BodyTooLarge(f"the body is larger than {self._config.body_bytes} bytes")
-            ) from None
+            body = await self._body(request)
+        except BodyTooLarge as error:
+            raise await _refused(session, error) from None
         digest = body_digest(dialect.path, body)
         exchange = session.find_again(digest, retry=_is_retry(request))
         try:
@@ -248,15 +299,12 @@ async def _refused(session: Session, error: OrchardError) -> OrchardError:
     return error
 
 
-def _bearer(request: web.Request) -> str:
+def _bearers(request: web.Request) -> tuple[str, str]:
+    """Return the keys that a request carries; some clients send a second one that means nothing."""
     scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    return key.strip() if scheme.lower() == "bearer" else "", request.headers.get("x-api-key", "")
 
 
 def _is_retry(request: web.Request) -> bool:
     values: list[Any] = [request.headers.get(name, "") for name in _RETRY_HEADERS]
     return any(value.isdigit() and int(value) > 0 for value in values)
-
-
-def _models(session: Session) -> list[str]:
-    return [session.model or session.engine.name]

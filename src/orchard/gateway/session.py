@@ -77,6 +77,8 @@ class Session:
     model: str
     """Model name that the engine is asked for, and that ``/models`` lists."""
     store: Store
+    aliases: tuple[str, ...] = ()
+    """Further names that ``/models`` lists."""
     recorder: Recorder = field(default_factory=Recorder)
     hold_seconds: float = 240.0
     """How long a call waits for an engine that is away."""

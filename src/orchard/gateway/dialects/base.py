@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchard.core.errors import OrchardError
+from orchard.gateway.dialects.wire import Field
 from orchard.gateway.engine import Delta, Final
 from orchard.trajectories.messages import Message
 
@@ -55,6 +56,10 @@ class EventStream(Protocol):
         """Return the events of one delta."""
         ...
 
+    def alive(self) -> bytes:
+        """Return what a silent stream is kept open with; some clients count events, and no comments."""
+        ...
+
     def end(self, final: Final) -> bytes:
         """Return the events that end the stream: they leave only once the call is durable."""
         ...
@@ -73,8 +78,11 @@ class Dialect(Protocol):
     """Of its requests, without ``/v1``."""
     id_prefix: str
     """Of the ids under which answers go out."""
-    keep_alive: bytes
-    """What a silent stream is kept open with."""
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What becomes of each field of a request."""
+        ...
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ModelRequest:
         """Read the body of a request.
@@ -94,4 +102,8 @@ class Dialect(Protocol):
 
     def error_body(self, error: OrchardError) -> dict[str, Any]:
         """Return the body of an error in this dialect's shape."""
+        ...
+
+    def told_in_stream(self, error: OrchardError) -> bool:
+        """Return whether clients know this final error only as an event of a stream, not by a status."""
         ...

@@ -5,18 +5,36 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from orchard.core.errors import InvalidArgument, OrchardError
-from orchard.core.text import carried
 from orchard.gateway.dialects.base import ModelRequest
+from orchard.gateway.dialects.failures import openai_error
+from orchard.gateway.dialects.origin import origin_of
+from orchard.gateway.dialects.wire import (
+    ANY,
+    Field,
+    Sorting,
+    event,
+    json_object,
+    model_name,
+    object_of,
+    objects,
+    passed,
+    translated,
+)
 from orchard.gateway.engine import Delta, Final
-from orchard.gateway.errors import EngineRefused, http_status
 from orchard.trajectories.messages import Message
 
-_OURS = frozenset({"model", "messages", "tools", "stream", "stream_options", "n"})
-"""Fields that the gateway itself understands; the rest goes to the engine as it is."""
-_TYPES = {401: "authentication_error", 404: "not_found_error", 503: "server_error"}
+FIELDS: Mapping[str, Field] = {
+    "model": translated("any name is taken; the engine is asked for the session's own, where it has one"),
+    "messages": translated("this is the common form: they stay as they are"),
+    "tools": translated("this is the common form: they stay as they are"),
+    "stream": translated("server-sent events, or one answer"),
+    "stream_options": translated("`include_usage`: a last event with the usage"),
+    "n": translated("1; any other number is refused"),
+    ANY: passed("to the engine, under the same name"),
+}
 
 
 class Chat:
@@ -25,22 +43,21 @@ class Chat:
     name = "openai.chat"
     path = "/chat/completions"
     id_prefix = "chatcmpl"
-    keep_alive = b": keep-alive\n\n"
+    fields = FIELDS
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ModelRequest:
         """See ``Dialect.parse``."""
         known = json_object(body)
         if known.get("n") not in (None, 1):
             raise InvalidArgument("only n = 1 is served: ask again for another sample", field="n")
-        options = known.get("stream_options")
-        usage = isinstance(options, dict) and bool(cast("Message", options).get("include_usage"))
         return ModelRequest(
             model=model_name(known.get("model")),
             messages=_messages(known.get("messages")),
             tools=objects(known.get("tools") or [], "tools"),
-            params={key: value for key, value in known.items() if key not in _OURS},
+            params=Sorting(FIELDS).params(known),
             stream=bool(known.get("stream")),
-            wire={"include_usage": usage},
+            origin=origin_of(headers),
+            wire={"include_usage": bool(object_of(known.get("stream_options")).get("include_usage"))},
         )
 
     def answer(self, asked: ModelRequest, response_id: str, model: str, final: Final) -> bytes:
@@ -55,12 +72,12 @@ class Chat:
         return ChatEvents(_head(response_id, model, "chat.completion.chunk"), usage=asked.wire["include_usage"])
 
     def error_body(self, error: OrchardError) -> dict[str, Any]:
-        """See ``Dialect.error_body``; what an engine said is passed on as it is."""
-        if isinstance(error, EngineRefused) and error.body is not None and "error" in error.body:
-            return carried(error.body)
-        kind = _TYPES.get(http_status(error), "invalid_request_error")
-        param = error.field if isinstance(error, InvalidArgument) else None
-        return {"error": {"message": carried(str(error)), "type": kind, "param": param, "code": error.code}}
+        """See ``Dialect.error_body``."""
+        return openai_error(error)
+
+    def told_in_stream(self, error: OrchardError) -> bool:
+        """See ``Dialect.told_in_stream``."""
+        return False
 
 
 class ChatEvents:
@@ -78,6 +95,10 @@ class ChatEvents:
         choice = {"index": 0, "delta": delta.delta, "logprobs": delta.logprobs, "finish_reason": None}
         return event({**self._head, "choices": [choice]})
 
+    def alive(self) -> bytes:
+        """Return a comment."""
+        return b": keep-alive\n\n"
+
     def end(self, final: Final) -> bytes:
         """Return the chunks that end it."""
         choice: dict[str, Any] = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": final.finish_reason}
@@ -88,34 +109,7 @@ class ChatEvents:
 
     def failed(self, error: OrchardError) -> bytes:
         """Return the event of a final error."""
-        return event(CHAT.error_body(error))
-
-
-def json_object(body: bytes) -> dict[str, Any]:
-    """Return a body that must be one JSON object.
-
-    Raises:
-        InvalidArgument: it is not.
-    """
-    try:
-        facts = carried(json.loads(body))
-    except ValueError as error:
-        raise InvalidArgument(f"the body is not JSON: {error}") from None
-    if not isinstance(facts, dict):
-        raise InvalidArgument("the body must be a JSON object")
-    return cast("dict[str, Any]", facts)
-
-
-def model_name(value: Any) -> str:
-    """Return the name of a model as a request says it.
-
-    Raises:
-        InvalidArgument: no name looks like that.
-    """
-    text = str(value or "")
-    if not text.isprintable() or "\ufffd" in text:
-        raise InvalidArgument("the model's name holds characters that no name has", field="model")
-    return text
+        return event(openai_error(error))
 
 
 def _messages(value: Any) -> list[Message]:
@@ -126,27 +120,6 @@ def _messages(value: Any) -> list[Message]:
         if not isinstance(message.get("role"), str):
             raise InvalidArgument(f"messages[{index}] has no role", field=f"messages[{index}].role")
     return messages
-
-
-def objects(value: Any, field: str) -> list[Message]:
-    """Return a list of JSON objects.
-
-    Raises:
-        InvalidArgument: it is none; ``field`` is named.
-    """
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in cast("list[Any]", value)):
-        raise InvalidArgument(f"{field} must be a list of objects", field=field)
-    return cast("list[Message]", value)
-
-
-def models(names: list[str]) -> dict[str, Any]:
-    """Return the body of ``GET /models``."""
-    return {"object": "list", "data": [model(name) for name in names]}
-
-
-def model(name: str) -> dict[str, Any]:
-    """Return the body of ``GET /models/NAME``."""
-    return {"id": name, "object": "model", "created": 0, "owned_by": "orchard"}
 
 
 def _head(response_id: str, model_name: str, kind: str) -> dict[str, Any]:
@@ -161,11 +134,6 @@ def _usage(final: Final) -> dict[str, Any]:
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
-
-
-def event(facts: dict[str, Any]) -> bytes:
-    """Return one server-sent event without a name."""
-    return b"data: " + json.dumps(facts).encode() + b"\n\n"
 
 
 CHAT = Chat()
