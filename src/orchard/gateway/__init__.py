@@ -1,19 +1,30 @@
 """The recording model gateway: sessions, dialects, engines."""
 
-from orchard.gateway.engine import Delta, Engine, EngineRequest, Final
+from orchard.gateway.engine import Delta, Engine, EngineRequest, Final, Part, Prefix, Prompted
 from orchard.gateway.engines import ENGINES
 from orchard.gateway.engines.openai import OpenAIEngine
 from orchard.gateway.engines.replay import ReplayEngine
 from orchard.gateway.engines.script import ScriptEngine, bash_step
-from orchard.gateway.errors import BudgetExceeded, EngineRefused, EngineUnavailable, ReplayMismatch, ScriptEnded
+from orchard.gateway.errors import (
+    BudgetExceeded,
+    ContextOverflow,
+    EngineRefused,
+    EngineUnavailable,
+    ReplayMismatch,
+    ScriptEnded,
+)
+from orchard.gateway.exact import TokenExact
 from orchard.gateway.server import Gateway, GatewayConfig
 from orchard.gateway.session import Budget, Session, SessionState
+from orchard.gateway.tokens import Ended, Sampling, TokenEngine, TokenRequest, Tokens
 
 __all__ = [
     "ENGINES",
     "Budget",
     "BudgetExceeded",
+    "ContextOverflow",
     "Delta",
+    "Ended",
     "Engine",
     "EngineRefused",
     "EngineRequest",
@@ -22,11 +33,19 @@ __all__ = [
     "Gateway",
     "GatewayConfig",
     "OpenAIEngine",
+    "Part",
+    "Prefix",
+    "Prompted",
     "ReplayEngine",
     "ReplayMismatch",
+    "Sampling",
     "ScriptEnded",
     "ScriptEngine",
     "Session",
     "SessionState",
+    "TokenEngine",
+    "TokenExact",
+    "TokenRequest",
+    "Tokens",
     "bash_step",
 ]

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, cast
 
 from orchard.core.text import carried
 from orchard.gateway.errors import EngineRefused
+from orchard.gateway.tokens import Tokens
 from orchard.trajectories import PolicySpan, Usage
 from orchard.trajectories.messages import Message
 
@@ -61,9 +62,6 @@ class Delta:
 
     delta: Message
     logprobs: Any = None
-    ids: Sequence[int] = ()
-    """The sampled ids that came with it, and their log-probabilities, where the engine tells them as it goes."""
-    id_logprobs: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -83,11 +81,14 @@ class Final:
     logprobs: list[float] | None = None
     spans: Sequence[PolicySpan] = ()
     """Which weights sampled which ids, where they changed in mid-answer."""
+    routed_experts: str | None = None
+    """Which experts worked on each id, where the engine told."""
     raw_logprobs: Any = None
     """``choices[0].logprobs`` as the engine gave it, for a harness that asked for it."""
 
 
-Part = Prompted | Delta | Final
+Part = Prompted | Tokens | Delta | Final
+"""``Tokens``: the next sampled ids, where the engine tells them as it goes; so a cut answer's record has them."""
 
 
 class Engine(Protocol):
@@ -187,7 +188,7 @@ def plain(part: Part) -> Part:
     Raises:
         EngineRefused: see ``as_text``.
     """
-    if isinstance(part, Prompted):
+    if isinstance(part, Prompted | Tokens):
         return part
     if isinstance(part, Delta):
         return replace(part, delta=carried(as_text(part.delta)), logprobs=carried(part.logprobs))

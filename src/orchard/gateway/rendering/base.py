@@ -18,6 +18,11 @@ class Reader(Protocol):
     is malformed stays text.
     """
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a string to stop at has come: the rest of the answer is not wanted."""
+        ...
+
     def feed(self, ids: Sequence[int]) -> list[Message]:
         """Take the next sampled ids; return what is certain by now."""
         ...
@@ -73,25 +78,45 @@ class Renderer(Protocol):
         held: int,
         *,
         options: Mapping[str, Any] | None = None,
-    ) -> list[int]:
+    ) -> list[int] | None:
         """Return what follows ``prefix``, the ids of the first ``held`` messages, of which the last is an answer.
 
         The end of that answer's turn is added where it was cut, then the messages after it and the beginning of the
-        next answer.
+        next answer. None where the template does not end turns in a way that can be found.
 
         Raises:
             EngineRefused: see ``render``.
         """
         ...
 
-    def reader(self, prompt: Sequence[int], tools: Sequence[Message] = (), *, skip: str = "") -> Reader:
+    def reader(
+        self,
+        prompt: Sequence[int],
+        tools: Sequence[Message] = (),
+        *,
+        skip: str = "",
+        stop: Sequence[str] = (),
+    ) -> Reader:
         """Return a reader of the answer to ``prompt``.
 
         Args:
             prompt: its end tells whether the answer begins inside of reasoning.
-            tools: their schemas tell the types of arguments that are written as text.
-            skip: text of the answer that the prompt holds already (a forced call's beginning).
+            tools: those that may be called; their schemas tell the types of arguments that are written as text.
+            skip: the answer's beginning that the prompt holds already (see ``head``).
+            stop: strings at which the answer ends; they are not part of it.
         """
+        ...
+
+    def head(self, prompt: Sequence[int], tool: str | None) -> str:
+        """Return the text that begins a call of ``tool``, or of any: put behind ``prompt``, it forces one.
+
+        Raises:
+            EngineRefused: this family has no tool calls.
+        """
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text; the names of special tokens in it become those."""
         ...
 
     def text(self, ids: Sequence[int]) -> str:

@@ -1,0 +1,152 @@
+"""Token-exact answers: prompts become ids here, on top of recorded ids where there are some, and answers are read here.
+
+So a training sample is exactly what the model saw and sampled, whatever the harness makes of it in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, Part, Prompted
+from orchard.gateway.errors import ContextOverflow, EngineUnavailable
+from orchard.gateway.rendering.base import Reader, Renderer
+from orchard.gateway.sampling import Asked, asked
+from orchard.gateway.tokens import Ended, Sampling, TokenEngine, TokenRequest, Tokens
+from orchard.trajectories import Usage
+from orchard.trajectories.messages import Message
+
+Mode = Literal["splice", "template"]
+
+
+class TokenExact:
+    """An ``Engine`` made of one that samples ids and a renderer.
+
+    Args:
+        engine: what samples; closed with this.
+        renderer: the model's template, tokenizer and syntax.
+        mode: ``splice`` keeps recorded ids as they are, reasoning included, and renders only what is new; ``template``
+            renders each prompt whole, as a stock server would.
+        max_tokens: bound of an answer where the request gives none.
+    """
+
+    def __init__(
+        self, engine: TokenEngine, renderer: Renderer, *, mode: Mode = "splice", max_tokens: int | None = None
+    ) -> None:
+        self.engine, self.renderer = engine, renderer
+        self._mode: Mode = mode
+        self._max_tokens = max_tokens
+
+    @property
+    def name(self) -> str:
+        """That of what samples."""
+        return self.engine.name
+
+    @property
+    def policy_version(self) -> str | None:
+        """That of what samples."""
+        return self.engine.policy_version
+
+    async def complete(self, request: EngineRequest) -> AsyncGenerator[Part]:
+        """Render, sample and read; see ``Engine.complete``."""
+        wanted = asked(request.params, self.renderer.stop_ids)
+        prompted, head = await asyncio.to_thread(self._prompt, request, wanted)  # a first prompt takes many ms
+        sampling = wanted.within(self._max_tokens, self._room(len(prompted.ids)))
+        yield prompted
+        tools = () if wanted.no_calls else request.tools
+        reader = self.renderer.reader(prompted.ids, tools, skip=head, stop=wanted.stop)
+        answer = _Answer(reader)
+        tokens = TokenRequest(request.session, prompted.ids, sampling, request.stream)
+        async with aclosing(self.engine.generate(tokens)) as parts:
+            async for part in parts:
+                if isinstance(part, Ended):
+                    answer.ended = part
+                    break
+                yield part
+                for delta in answer.take(part):
+                    yield Delta(delta)
+                if reader.stopped:
+                    break
+        for delta in answer.finish():
+            yield Delta(delta)
+        yield self._final(answer, len(prompted.ids), sampling)
+
+    async def update_weights(self, path: Path, version: str) -> None:
+        """See ``TokenEngine.update_weights``."""
+        await self.engine.update_weights(path, version)
+
+    async def close(self) -> None:
+        """Close what samples."""
+        await self.engine.close()
+
+    def _prompt(self, request: EngineRequest, wanted: Asked) -> tuple[Prompted, str]:
+        """Return the prompt's ids, and the text behind them by which a call is forced."""
+        renderer, prefix, options = self.renderer, request.prefix, wanted.options
+        fresh = None
+        if prefix is not None and self._mode == "splice":
+            fresh = renderer.extend(prefix.ids, request.messages, prefix.messages, options=options)
+        if prefix is None or fresh is None:
+            ids, spliced = renderer.render(request.messages, request.tools, options=options), 0
+        else:
+            ids, spliced = [*prefix.ids, *fresh], len(prefix.ids)
+        head = renderer.head(ids, wanted.forced_tool) if wanted.forced else ""
+        ids += renderer.encode(head) if head else []
+        return Prompted(ids, self._mode, renderer.template_hash, spliced), head
+
+    def _room(self, prompt: int) -> int | None:
+        context = self.engine.context
+        if context is not None and prompt >= context:
+            raise ContextOverflow(prompt, context)
+        return None if context is None else context - prompt
+
+    def _final(self, answer: _Answer, prompt: int, sampling: Sampling) -> Final:
+        ended = answer.ended or Ended("stop", self.engine.policy_version)
+        if ended.finish_reason == "abort":
+            raise EngineUnavailable(f"the engine {self.name} gave the answer up", reason="aborted")
+        message = answer.message
+        calls = ended.finish_reason == "stop" and message.get("tool_calls")
+        return Final(
+            message=message, finish_reason="tool_calls" if calls else ended.finish_reason,
+            usage=Usage(
+                prompt_tokens=prompt, completion_tokens=len(answer.ids), cached_tokens=ended.cached_tokens
+            ),
+            sampling=sampling.facts(), policy_version=ended.policy_version, spans=ended.spans,
+            sampled_ids=answer.ids, logprobs=answer.logprobs,
+        )  # fmt: skip
+
+
+@dataclass
+class _Answer:
+    """What was sampled so far."""
+
+    reader: Reader
+    ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    ended: Ended | None = None
+    _assembly: Assembly = field(default_factory=Assembly)
+
+    def take(self, tokens: Tokens) -> list[Message]:
+        """Take more ids; return what they say."""
+        self.ids += tokens.ids
+        self.logprobs += tokens.logprobs
+        return self._said(self.reader.feed(tokens.ids))
+
+    def finish(self) -> list[Message]:
+        """Return what was held back."""
+        if self.ended is None and not self.reader.stopped:
+            raise EngineUnavailable("the engine stopped without an end")
+        return self._said(self.reader.end())
+
+    @property
+    def message(self) -> Message:
+        """The assistant message."""
+        return self._assembly.message
+
+    def _said(self, deltas: list[Message]) -> list[Message]:
+        for delta in deltas:
+            self._assembly.add(delta)
+        return deltas

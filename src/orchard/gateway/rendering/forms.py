@@ -1,0 +1,66 @@
+"""Messages as chat templates take them: text in one piece, arguments as objects, roles that templates know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from orchard.gateway.errors import EngineRefused
+from orchard.trajectories.messages import Message, reasoning_of
+
+_REASONING = ("reasoning", "thinking")
+_TEXTS = ("text", "input_text", "output_text")
+
+
+def prepared(messages: Sequence[Message], *, developer: bool = False) -> list[Message]:
+    """Return the messages as servers hand them to a template.
+
+    Args:
+        messages: in OpenAI chat form.
+        developer: whether the template knows this role; else it is the system's.
+
+    Raises:
+        EngineRefused: they hold more than text.
+    """
+    return [_prepared(message, developer=developer) for message in messages]
+
+
+def _prepared(message: Message, *, developer: bool) -> Message:
+    form = {key: value for key, value in message.items() if value is not None and key not in _REASONING}
+    form["content"] = _text(message.get("content"))
+    if reasoning := reasoning_of(message):
+        form["reasoning_content"] = reasoning
+    if message.get("role") == "developer" and not developer:
+        form["role"] = "system"
+    calls = cast("list[Message]", message.get("tool_calls") or [])
+    form.pop("tool_calls", None)
+    return {**form, "tool_calls": [_call(call) for call in calls]} if calls else form
+
+
+def _text(content: Any) -> str:
+    """Parts of text are joined by new lines, as servers do."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = cast("list[Any]", content) if isinstance(content, list) else [content]
+    return "\n".join(_part(part) for part in parts)
+
+
+def _part(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    known = cast("Message", part) if isinstance(part, dict) else {}
+    kind = known.get("type")
+    if kind not in _TEXTS or not isinstance(known.get("text"), str):
+        raise EngineRefused(f"a message holds a part of type {kind!r}, and this model reads text only")
+    return str(known["text"])
+
+
+def _call(call: Message) -> Message:
+    function = cast("Message", call.get("function") or {})
+    arguments: Any = function.get("arguments")
+    parsed: Any = arguments
+    with suppress(ValueError):  # what the model wrote is no JSON: the template gets it as it stands
+        parsed = json.loads(arguments) if isinstance(arguments, str) and arguments.strip() else arguments or {}
+    return {**call, "function": {**function, "arguments": parsed if isinstance(parsed, dict) else arguments}}

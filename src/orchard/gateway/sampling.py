@@ -1,0 +1,136 @@
+"""What a request asks of sampling: read once, bounded, and kept free of what changes the distribution in training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from orchard.core.errors import InvalidArgument
+from orchard.gateway.tokens import Sampling
+
+_DISTORTING: Mapping[str, Any] = {
+    "top_p": 1, "top_k": (0, -1), "min_p": 0, "typical_p": 1, "presence_penalty": 0, "frequency_penalty": 0,
+    "repetition_penalty": 1, "logit_bias": {},
+}  # fmt: skip
+"""Parameters by which the sampled distribution is no longer the model's, and the values that leave it alone."""
+
+
+def for_training(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parameters without those that change the distribution, and those left out."""
+    left_out = {key: value for key, value in params.items() if key in _DISTORTING and not _harmless(key, value)}
+    return {key: value for key, value in params.items() if key not in left_out}, left_out
+
+
+def _harmless(name: str, value: Any) -> bool:
+    neutral = _DISTORTING[name]
+    return value is None or (value in neutral if isinstance(neutral, tuple) else value == neutral)
+
+
+def mask_reason(params: Mapping[str, Any]) -> str | None:
+    """Return why an answer to these parameters is not drawn freely: ``tool_choice``, ``response_format``, or None."""
+    if params.get("tool_choice") not in (None, "auto", "none"):
+        return "tool_choice"
+    form: Any = params.get("response_format")
+    kind = cast("dict[str, Any]", form).get("type") if isinstance(form, dict) else None
+    return "response_format" if kind not in (None, "text") else None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request's parameters, as a token-exact engine uses them."""
+
+    sampling: Sampling
+    stop: tuple[str, ...] = ()
+    forced: bool = False
+    """Whether a tool must be called."""
+    forced_tool: str | None = None
+    """Which one, if it must be that."""
+    no_calls: bool = False
+    """Whether none may be called."""
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    """For the chat template."""
+
+    def within(self, most: int | None, room: int | None) -> Sampling:
+        """Return the sampling with an answer's length bounded.
+
+        Args:
+            most: bound where the request gives none.
+            room: what the context leaves.
+        """
+        wanted = self.sampling.max_tokens or most
+        bounds = [bound for bound in (wanted, room) if bound is not None]
+        return replace(self.sampling, max_tokens=min(bounds, default=None))
+
+
+def asked(params: Mapping[str, Any], stop_ids: tuple[int, ...]) -> Asked:
+    """Read the parameters of a request in OpenAI's words.
+
+    Raises:
+        InvalidArgument: a value is none; ``field`` names it.
+    """
+    choice: Any = params.get("tool_choice")
+    named = cast("dict[str, Any]", choice) if isinstance(choice, dict) else {}
+    tool = cast("dict[str, Any]", named.get("function") or named).get("name")
+    sampling = Sampling(
+        max_tokens=_whole(params, "max_completion_tokens", low=1) or _whole(params, "max_tokens", low=1),
+        temperature=_number(params, "temperature", 1.0, low=0.0),
+        top_p=_number(params, "top_p", 1.0, low=0.0, high=1.0),
+        top_k=max(0, _whole(params, "top_k", low=-1) or 0),
+        min_p=_number(params, "min_p", 0.0, low=0.0, high=1.0),
+        presence_penalty=_number(params, "presence_penalty", 0.0, low=-2.0, high=2.0),
+        frequency_penalty=_number(params, "frequency_penalty", 0.0, low=-2.0, high=2.0),
+        repetition_penalty=_number(params, "repetition_penalty", 1.0, low=0.01),
+        logit_bias=_biases(params.get("logit_bias")),
+        seed=_whole(params, "seed"),
+        stop_ids=stop_ids,
+        grammar=_grammar(params.get("response_format")),
+    )
+    stop: Any = params.get("stop") or ()
+    return Asked(
+        sampling, stop=(stop,) if isinstance(stop, str) else tuple(map(str, cast("Sequence[Any]", stop))),
+        forced=choice == "required" or bool(named), forced_tool=tool if isinstance(tool, str) else None,
+        no_calls=choice == "none", options=_object(params.get("chat_template_kwargs"), "chat_template_kwargs"),
+    )  # fmt: skip
+
+
+def _number(params: Mapping[str, Any], name: str, default: float, *, low: float, high: float = math.inf) -> float:
+    value = params.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidArgument(f"{name} must be a number of {low:g} to {high:g}, not {value!r}", field=name)
+    return float(value)
+
+
+def _whole(params: Mapping[str, Any], name: str, low: int | None = None) -> int | None:
+    value = params.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or (low is not None and value < low):
+        bound = "" if low is None else f" of {low} or more"
+        raise InvalidArgument(f"{name} must be a whole number{bound}, not {value!r}", field=name)
+    return value
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{name} must be an object", field=name)
+    return cast("dict[str, Any]", value)
+
+
+def _biases(value: Any) -> dict[int, float]:
+    try:
+        return {int(key): float(bias) for key, bias in _object(value, "logit_bias").items()}
+    except (TypeError, ValueError):
+        raise InvalidArgument("logit_bias must give a number for each token id", field="logit_bias") from None
+
+
+def _grammar(value: Any) -> dict[str, Any] | None:
+    form = _object(value, "response_format")
+    if form.get("type") == "json_schema":
+        return {"json": _object(form.get("json_schema"), "response_format.json_schema").get("schema") or {}}
+    return {"json_object": True} if form.get("type") == "json_object" else None
