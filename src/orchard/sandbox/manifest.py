@@ -12,7 +12,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
 from orchard.core.disk import needs_room
@@ -20,6 +20,7 @@ from orchard.core.errors import Conflict
 from orchard.sandbox.answers import next_piece
 from orchard.sandbox.files import ndjson, path_of
 from orchard.sandbox.sealed import EXECUTABLE, FILE, LINK, Blob
+from orchard.sandbox.toolnames import TOOLS
 from orchard.sandbox.transport import SILENCE, Call, Transport, query
 
 CACHES = (
@@ -76,8 +77,16 @@ def excluded(path: str, names: Iterable[str]) -> bool:
 
 async def fetch_manifest(transport: Transport, path: str, names: Sequence[str]) -> dict[str, Node]:
     """Return what is below ``path`` in the sandbox now."""
-    call = Call("GET", "/manifest", query(path=path, exclude=list[str | bytes](names)))
+    call = Call("GET", "/manifest", query(path=path, exclude=_left_out(path, names)))
     return parse_manifest((await transport.request(call)).body, names)
+
+
+def _left_out(path: str, names: Sequence[str]) -> list[str | bytes]:
+    """Return ``names`` and what keeps tool layers out, which are no part of any work tree."""
+    tools, folder = PurePosixPath(TOOLS), PurePosixPath(path)
+    if folder.is_relative_to(tools):
+        return ["*"]
+    return [*names, f"/{tools.relative_to(folder)}"] if tools.is_relative_to(folder) else [*names]
 
 
 def parse_manifest(body: bytes, names: Sequence[str]) -> dict[str, Node]:
@@ -169,7 +178,7 @@ async def take_baseline(transport: Transport, path: str, names: tuple[str, ...])
 
 async def fetch_tree(transport: Transport, path: str, names: Sequence[str], into: IO[bytes]) -> None:
     """Write the tar of a work tree into an open file."""
-    call = Call("GET", "/tree", query(path=path, exclude=list[str | bytes](names)), silence=SILENCE)
+    call = Call("GET", "/tree", query(path=path, exclude=_left_out(path, names)), silence=SILENCE)
 
     async def once() -> None:
         into.seek(0)

@@ -44,7 +44,7 @@ _LEASE_TIMEOUT = 2.0
 _LATER = "it comes later to the local backend"
 _EXCEPTIONS = {
     "network=open": "the local backend offers network='none' only so far",
-    "disk": _LATER, "tools": _LATER, "pause": _LATER, "snapshot": _LATER, "fork": _LATER, "pool": _LATER,
+    "disk": _LATER, "pause": _LATER, "snapshot": _LATER, "fork": _LATER, "pool": _LATER,
 }  # fmt: skip
 
 

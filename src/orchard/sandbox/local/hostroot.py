@@ -12,7 +12,7 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _SHOWN = frozenset(("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "nix"))
@@ -32,12 +32,13 @@ _PRIVATE = (
 """Hidden by name, besides everything in /etc that not everybody may read."""
 
 
-def hiding_layers(own: list[Path], root: Path = Path("/")) -> bytes:
+def hiding_layers(own: list[Path], root: Path = Path("/"), tools: Sequence[str] = ()) -> bytes:
     """Return a tar of ``masks/`` and ``fresh/``.
 
     Args:
         own: Orchard's folders (state, cache); hidden wherever they lie.
         root: the root that is shown.
+        tools: mount points of tool layers.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -50,13 +51,15 @@ def hiding_layers(own: list[Path], root: Path = Path("/")) -> bytes:
         for name, mode in _FRESH.items():
             _add_parents(tar, f"fresh/{name}", made)
             tar.addfile(_folder(f"fresh/{name}", mode))
+        for point in tools:
+            _add_parents(tar, f"fresh{point}/any", made)
         for name in ("hosts", "hostname", "resolv.conf"):
             _add_parents(tar, f"fresh/etc/{name}", made)
             tar.addfile(_file(f"fresh/etc/{name}"))
     return buffer.getvalue()
 
 
-def bare_layer(folder: Path, root: Path = Path("/")) -> list[str]:
+def bare_layer(folder: Path, root: Path = Path("/"), tools: Sequence[str] = ()) -> list[str]:
     """Fill ``folder`` with the names of the root's shown folders; return those that are to be mounted, read-only.
 
     For an ordinary user: the kernel refuses the root as a layer to him, since mounts lie below it. Private files need
@@ -65,8 +68,10 @@ def bare_layer(folder: Path, root: Path = Path("/")) -> list[str]:
     for name, mode in _FRESH.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name).chmod(mode)
+    for point in tools:
+        (folder / point.lstrip("/")).mkdir(parents=True, exist_ok=True)
     shown: list[str] = []
-    for name in sorted(_SHOWN):
+    for name in _bare_names(root, opened=bool(tools)):
         path = root / name
         if path.is_symlink():
             (folder / name).symlink_to(path.readlink())
@@ -74,6 +79,14 @@ def bare_layer(folder: Path, root: Path = Path("/")) -> list[str]:
             (folder / name).mkdir(exist_ok=True)
             shown.append(name)
     return shown
+
+
+def _bare_names(root: Path, *, opened: bool) -> list[str]:
+    """Return what to show; ``opened``: what /opt holds instead of /opt, where mount points are to be made."""
+    if not opened or not (root / "opt").is_dir():
+        return sorted(_SHOWN)
+    within = {f"opt/{each.name}" for each in (root / "opt").iterdir()}
+    return sorted((_SHOWN | within) - {"opt", "opt/orchard"})
 
 
 def _outermost(names: set[str]) -> list[str]:

@@ -26,6 +26,7 @@ from orchard.sandbox.local.process import DIE_WITH_US, Target, target
 from orchard.sandbox.local.records import Record
 from orchard.sandbox.local.runtime_spec import HOST_FILES, Plan, cpu_list, runtime_spec
 from orchard.sandbox.local.settings import LocalSettings
+from orchard.sandbox.local.toolmounts import find_tools, write_mount_points
 from orchard.sandbox.types import SandboxSpec
 
 _SKELETON = "skeleton-1"
@@ -109,12 +110,14 @@ class Launch:
         (self.folder / "hosts").write_text("127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost\n")
         (self.folder / "hostname").write_text("sandbox\n")
         (self.folder / "resolv.conf").write_text("# no network: every look-up fails at once\noptions attempts:1\n")
+        tools = find_tools(self.spec.tools)
         bare_host = self.image.is_host and self.powers.rootless
         plan = Plan(
             sandbox_id=self.record.id,
             argv=(f"/proc/self/fd/{_FIRST_FD + _BINARY}", "--config-fd", str(_FIRST_FD + _CONFIG)),
             host_files=[name for name in HOST_FILES if self._may_cover(name)],
-            host_folders=bare_layer(self.folder / "host") if bare_host else (),
+            host_folders=bare_layer(self.folder / "host", tools=list(tools)) if bare_host else (),
+            tools=tools,
             cgroups_path=self.cgroups.runtime_path(self.record.id) if self.cgroups else None,
             cpus=cpus,
             set_cpus=self.cgroups is not None and self.cgroups.version == 1,
@@ -129,13 +132,15 @@ class Launch:
 
     def _lower(self) -> list[str]:
         """Name the lower layers relative to the folder: many must fit into one page of options."""
+        points = list(find_tools(self.spec.tools))
         if self.image.is_host and self.powers.rootless:
             return ["host"]  # filled by the bundle, which mounts the shown folders on it
         if self.image.is_host:
             (self.folder / "host").mkdir()
-            (self.folder / "host.tar").write_bytes(hiding_layers([self.settings.home, cache_dir()]))
+            (self.folder / "host.tar").write_bytes(hiding_layers([self.settings.home, cache_dir()], tools=points))
             return ["host/fresh", "host/masks", "/"]
-        names: list[str] = []
+        names = ["t"] if points else []
+        write_mount_points(self.folder / "t", points, self.image)
         links = self.settings.home / "storage" / "overlay" / "l"
         (self.folder / "l").symlink_to(links)
         for place, layer in enumerate(self.image.layers):

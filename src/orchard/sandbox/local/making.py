@@ -20,6 +20,8 @@ from orchard.sandbox.local.powers import Powers
 from orchard.sandbox.local.process import boot_id
 from orchard.sandbox.local.records import KeySlot, Record, Store, now, plain_spec
 from orchard.sandbox.local.settings import LocalSettings
+from orchard.sandbox.local.toolmounts import find_tools
+from orchard.sandbox.toolnames import with_tools
 from orchard.sandbox.types import DEFAULT_PIDS, SandboxSpec, State
 
 _KEY_WAIT = 900.0
@@ -48,14 +50,13 @@ class Maker:
 
         Raises:
             Unsupported: by name.
-            CreateFailed: unschedulable: more than this machine has.
+            CreateFailed: unschedulable: more than this machine has; tool_not_found.
         """
         if spec.network != "none":
             raise Unsupported("network='open' is not offered by the local backend", hint="use network='none'")
         if spec.disk is not None:
             raise Unsupported("disk limits are not offered by the local backend", hint="leave disk out")
-        if spec.tools:
-            raise Unsupported("tools are not offered by the local backend", hint="put them into the image")
+        find_tools(spec.tools)
         self._check_size(spec)
         limited = (
             ("cpu", spec.cpu is not None),
@@ -116,7 +117,7 @@ class Maker:
         record = replace(
             record, state=State.STARTING, image_digest=image.digest, layers=[str(layer) for layer in image.layers],
             workdir=spec.workdir or image.workdir or "/", user=image.user if spec.user is None else spec.user,
-            env={"PATH": DEFAULT_PATH} | dict(image.env) | dict(spec.env),
+            env=with_tools({"PATH": DEFAULT_PATH} | dict(image.env) | dict(spec.env), spec.tools),
         )  # fmt: skip
         self._store.write(record)
         if not self._turns.acquire(timeout=spec.create_timeout):

@@ -6,8 +6,8 @@ import functools
 import json
 import os
 import platform
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class Plan:
     """Those of ``HOST_FILES`` whose mount point exists."""
     host_folders: Sequence[str] = ()
     """Folders of the host's root that are mounted read-only under their own names."""
+    tools: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """Mount point of each tool layer -> its folder."""
     cgroups_path: str | None = None
     """None: no control groups."""
     cpus: str | None = None
@@ -87,6 +89,7 @@ def _mounts(plan: Plan) -> list[dict[str, Any]]:
         mount("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
     ]
     found += [mount(f"/{name}", "bind", "rbind", "ro", source=f"/{name}") for name in plan.host_folders]
+    found += [mount(point, "bind", "bind", "ro", "nosuid", "nodev", source=str(at)) for point, at in plan.tools.items()]
     found += [mount(f"/etc/{name}", "bind", "bind", "nosuid", "nodev", source=name) for name in plan.host_files]
     if plan.cpus is not None:
         found.append(mount("/sys/devices/system/cpu/online", "bind", "bind", "ro", source="cpus-online"))
