@@ -96,7 +96,7 @@ def _toml(value: Any) -> str:
 
 def _read_rollout(path: Path, log: ToolLog) -> int:
     """Take the tool calls of one thread's file into ``log``; return how many answers of the model it names."""
-    turns, waiting = 0, list[str]()
+    turns, waiting, codes = 0, list[str](), dict[str, Any]()
     for facts in json_lines(path):
         item, at = inner(facts, "payload"), facts.get("timestamp")
         kind = item.get("type")
@@ -104,8 +104,11 @@ def _read_rollout(path: Path, log: ToolLog) -> int:
             arguments = item.get("arguments", item.get("input", item.get("action")))
             log.asked(item.get("call_id"), item.get("name", kind), arguments_of(arguments), at=at)
             waiting.append(str(item.get("call_id")))
+        elif kind == "item_completed":
+            codes[str(inner(item, "item").get("id"))] = inner(item, "item").get("exit_code")
         elif kind in ("function_call_output", "custom_tool_call_output"):
-            log.answered(item.get("call_id"), _output(item.get("output")), at=at)
+            call = str(item.get("call_id"))
+            log.answered(call, _output(item.get("output")), exit_code=codes.get(call), at=at)
         elif facts.get("type") == "token_usage_record":
             turns += 1
             log.came_of(waiting, item.get("response_id"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Literal
 
-from orchard.core.errors import FileMissing, OrchardError
+from orchard.core.errors import FileError, FileMissing, OrchardError
 from orchard.core.ids import new_id
 from orchard.core.tasks import finish
 from orchard.core.text import carried
@@ -51,7 +51,7 @@ class Left:
 
     stdout: Path
     records: Sequence[Path]
-    """Files of ``Inside.records``, by path."""
+    """What ``Inside.collect`` fetched."""
     result: Result
 
 
@@ -116,10 +116,9 @@ class Inside(ABC):
     async def run(self, request: HarnessRequest) -> HarnessResult:
         """Run the program once; see ``Harness.run``."""
         self.check(request.config)
-        home = f"/tmp/orchard-harness-{new_id('run')}"
         box = request.box
+        home = await _make_home(box)
         try:
-            await box.files.mkdir(home, mode=0o700)
             launch = self.launch(request, home)
             for path, content in launch.files.items():
                 await box.files.write(f"{home}/{path}", content, mode=0o600)
@@ -127,14 +126,16 @@ class Inside(ABC):
                 launch.argv, timeout=request.limits.seconds, cwd=request.workdir, env=_direct(box) | {**launch.env},
                 stdin=carried(launch.stdin).encode() or None, output_limit=_OUTPUT,
             )  # fmt: skip
-            left = Left(request.scratch / "stdout", await self._fetch(request, home), result)
+            stdout = request.scratch / "stdout"
+            stdout.write_bytes(result.stdout)
+            (request.scratch / "stderr").write_bytes(result.stderr)
+            left = Left(stdout, await self.collect(request, launch, home, stdout), result)
         finally:
             await finish(_remove(box, home))
-        left.stdout.write_bytes(result.stdout)
-        (request.scratch / "stderr").write_bytes(result.stderr)
         return _verdict(request, result, self.read(left))
 
-    async def _fetch(self, request: HarnessRequest, home: str) -> Sequence[Path]:
+    async def collect(self, request: HarnessRequest, launch: Launch, home: str, stdout: Path) -> Sequence[Path]:
+        """Return the program's records, fetched from the run's own folder once it has ended; by path."""
         if not self.records:
             return ()
         return await fetch(request.box, f"{home}/{self.records}", request.scratch / "records")
@@ -165,6 +166,17 @@ async def fetch(box: Sandbox, folder: str, into: Path) -> list[Path]:
         copy.write_bytes(await box.files.read(entry.path, length=entry.size))
         copies.append(copy)
     return copies
+
+
+async def _make_home(box: Sandbox) -> str:
+    """Make the run's own folder; ``/var/tmp`` first, since Codex makes none of its helper programs below ``/tmp``."""
+    name = f"orchard-harness-{new_id('run')}"
+    try:
+        await box.files.mkdir(f"/var/tmp/{name}", mode=0o700)
+    except FileError:  # a minimal image, of which this user can make no folder
+        await box.files.mkdir(f"/tmp/{name}", mode=0o700)
+        return f"/tmp/{name}"
+    return f"/var/tmp/{name}"
 
 
 def _direct(box: Sandbox) -> dict[str, str]:
