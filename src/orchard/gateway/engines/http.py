@@ -35,6 +35,8 @@ class ModelServer:
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=read_seconds)
         self._http: aiohttp.ClientSession | None = None
+        self.connections = 0
+        """How many were made so far. A server that was started anew is never reached by an old one."""
 
     @asynccontextmanager
     async def ask(self, path: str, body: Any = None, *, method: str = "POST") -> AsyncGenerator[aiohttp.ClientResponse]:
@@ -76,7 +78,10 @@ class ModelServer:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._http is None:
+            trace = aiohttp.TraceConfig()
+            trace.on_connection_create_end.append(self._connected)
             self._http = aiohttp.ClientSession(
+                trace_configs=[trace],
                 headers=self._headers,
                 timeout=self._timeout,
                 connector=aiohttp.TCPConnector(limit=0),
@@ -84,6 +89,9 @@ class ModelServer:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._http
+
+    async def _connected(self, *_: object) -> None:
+        self.connections += 1
 
 
 async def events(response: aiohttp.ClientResponse) -> AsyncGenerator[Message]:

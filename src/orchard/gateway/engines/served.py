@@ -79,6 +79,10 @@ class ServedEngine(ABC):
         """Whether the server that is there now was asked what it is."""
         self._torn = False
         """Whether an update broke off, so that nobody can name the weights."""
+        self._given: tuple[Path, str] | None = None
+        """The weights that it was given last, and their version."""
+        self._seen = 0
+        """Up to which connection the server was seen to hold them."""
         self._processed = False
         """Whether its log-probabilities were seen to be those of the sampled distribution."""
 
@@ -103,6 +107,10 @@ class ServedEngine(ABC):
             except EngineUnavailable:
                 self._known = False  # another server may be there next time
                 raise
+            except EngineRefused as error:
+                if error.http_status == 404:
+                    await self._see_weights()
+                raise
         yield end
 
     async def abort(self, session: str) -> None:
@@ -121,12 +129,7 @@ class ServedEngine(ABC):
             EngineRefused: it does not take them.
         """
         async with self._updating:
-            await self._hold()
-            self._torn = True
-            await self._load(path, version)
-            # Held answers have arrived as far as they go by now: whatever comes later, the new weights have sampled.
-            self.policy_version, self._torn = version, False
-            await self._go_on()
+            await self._take(path, version)
 
     async def health(self) -> None:
         """Return if the server works.
@@ -162,6 +165,33 @@ class ServedEngine(ABC):
 
     @abstractmethod
     async def _go_on(self) -> None: ...
+
+    @abstractmethod
+    async def _holds(self, version: str) -> bool:
+        """Return whether the server has the weights that it was given under this version."""
+
+    async def _take(self, path: Path, version: str) -> None:
+        await self._hold()
+        self._torn = True
+        await self._load(path, version)
+        # Held answers have arrived as far as they go by now: whatever comes later, the new weights have sampled.
+        self.policy_version, self._torn, self._given = version, False, (path, version)
+        await self._go_on()
+
+    async def _see_weights(self) -> None:
+        """Behind a new connection may be a server that was started anew, and so with the weights of its start.
+
+        Raises:
+            EngineUnavailable: it was; it has the given weights again.
+        """
+        if self._given is None or self._seen == self._server.connections:
+            return
+        async with self._updating:
+            made, (path, version) = self._server.connections, self._given
+            if not await self._holds(version):
+                await self._take(path, version)
+                raise EngineUnavailable("the server was started anew, and was given its weights again")
+            self._seen = made
 
     def _version(self, reading: Answer) -> str | None:
         """Return which weights sampled what comes in now."""
@@ -205,6 +235,7 @@ class ServedEngine(ABC):
         call = reading.call
         async with AsyncExitStack() as stack:
             response = await call.wait(stack.enter_async_context(self._server.ask(self._path, body)))
+            await self._see_weights()
             if response.content_type != "text/event-stream":
                 yield reading.take(await call.wait(response.json()), self._version(reading))
                 return

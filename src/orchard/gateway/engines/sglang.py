@@ -50,6 +50,9 @@ class SglangEngine(ServedEngine):
         if not said.get("success"):
             raise EngineRefused(f"the server did not take the weights in {path}: {said.get('message')}")
 
+    async def _holds(self, version: str) -> bool:
+        return (await self._server.call("/get_model_info", method="GET")).get("weight_version") == version
+
     async def _go_on(self) -> None:
         await self._server.call("/continue_generation", {})
 

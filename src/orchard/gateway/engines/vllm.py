@@ -36,16 +36,23 @@ class VllmEngine(ServedEngine):
     def __init__(self, base_url: str, *, lora: bool = False, routed_experts: bool = False, **options: Any) -> None:
         super().__init__(base_url, **options)
         self._lora, self._whole = lora, routed_experts
+        self._adapter: str | None = None
 
-    async def update_weights(self, path: Path, version: str) -> None:
-        """See ``ServedEngine``; an adapter holds nothing: running answers end with the one that they began with."""
+    async def _take(self, path: Path, version: str) -> None:
         if not self._lora:
-            await super().update_weights(path, version)
+            await super()._take(path, version)
             return
-        async with self._updating:  # under a new name each time: the server's prefix cache goes by the name
-            name = f"{version}-{token_hex(4)}"
-            await self._server.call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
-            self._model, self.policy_version = name, version
+        # Nothing is held: running answers end with the adapter that they began with. Its name is new each time, since
+        # the server's prefix cache goes by the name.
+        name = f"{version}-{token_hex(4)}"
+        await self._server.call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
+        self._adapter, self.policy_version, self._given = name, version, (path, version)
+
+    async def _holds(self, version: str) -> bool:
+        if self._lora:
+            models = await self._server.call("/v1/models", method="GET")
+            return any(model["id"] == self._adapter for model in models["data"])
+        return (await self._server.call("/weight_info", method="GET")).get("weight_version") == version
 
     async def _hold(self) -> None:
         await self._server.call("/pause?mode=" + ("wait" if self._whole else "keep"))
@@ -54,6 +61,7 @@ class VllmEngine(ServedEngine):
         load = {"method": "reload_weights", "kwargs": {"weights_path": str(path)}}
         await self._server.call("/collective_rpc", load)
         await self._server.call("/reset_prefix_cache")
+        await self._server.call("/update_weight_version", {"new_version": version})
 
     async def _go_on(self) -> None:
         await self._server.call("/resume")
@@ -67,7 +75,7 @@ class VllmEngine(ServedEngine):
     def _body(self, request: TokenRequest, call: Call) -> Message:
         drawn = request.sampling
         body: Message = {
-            "model": self._model, "prompt": list(request.ids), "return_token_ids": True, "logprobs": 0,
+            "model": self._adapter or self._model, "prompt": list(request.ids), "return_token_ids": True, "logprobs": 0,
             "max_tokens": self._room(request), "temperature": drawn.temperature, "top_p": drawn.top_p,
             "top_k": drawn.top_k, "min_p": drawn.min_p, "presence_penalty": drawn.presence_penalty,
             "frequency_penalty": drawn.frequency_penalty, "repetition_penalty": drawn.repetition_penalty,
@@ -85,7 +93,7 @@ class VllmEngine(ServedEngine):
 
     def _probe(self, request: TokenRequest, temperature: float) -> Message:
         once: Message = {"max_tokens": 1, "temperature": temperature, "logprobs": 1, "top_p": 1.0, "top_k": 0}
-        return {"model": self._model, "prompt": list(request.ids), **once}
+        return {"model": self._adapter or self._model, "prompt": list(request.ids), **once}
 
     def _best(self, facts: Message) -> float:
         return max(facts["choices"][0]["logprobs"]["top_logprobs"][0].values())
