@@ -8,6 +8,8 @@ from orchard.gateway.engine import Engine
 from orchard.gateway.engines.openai import OpenAIEngine
 from orchard.gateway.engines.replay import ReplayEngine
 from orchard.gateway.engines.script import ScriptEngine
+from orchard.gateway.engines.transformers import TransformersEngine
+from orchard.gateway.tokens import TokenEngine
 
 ENGINES: Mapping[str, Callable[..., Engine]] = {
     "openai": OpenAIEngine,
@@ -15,3 +17,7 @@ ENGINES: Mapping[str, Callable[..., Engine]] = {
     "script": ScriptEngine,
 }
 """By the name under which the record says who answered."""
+TOKEN_ENGINES: Mapping[str, Callable[..., TokenEngine]] = {
+    "transformers": TransformersEngine,
+}
+"""Those that take and give ids; ``TokenExact`` makes an engine of each."""
