@@ -15,6 +15,7 @@ HARNESSES = {
     "codex": "orchard.harness.codex:Codex",
     "command": "orchard.harness.command:CommandHarness",
     "mini-swe-agent": "orchard.harness.mini_swe_agent.driver:MiniSweAgent",
+    "openhands": "orchard.harness.openhands.driver:OpenHands",
     "opencode": "orchard.harness.opencode:OpenCode",
     "pi": "orchard.harness.pi:Pi",
 }

@@ -25,6 +25,8 @@ class Environment:
     """The versions of all that it needs."""
     more: tuple[str, ...] = ()
     """Further requirements."""
+    least: tuple[int, int] = (3, 11)
+    """The oldest Python that it runs on; where this one is older, the tool layer's is taken."""
 
     @property
     def python(self) -> Path:
@@ -44,6 +46,9 @@ class Environment:
         folder.parent.mkdir(parents=True, exist_ok=True)
         async with _locked(folder.with_name(f"{folder.name}.lock")):
             if not done.is_file():
+                if not self._fits:
+                    wants = f"{self.package} runs on Python {self.least[0]}.{self.least[1]} and later"
+                    raise MachineUnfit(wants, hint="run Orchard itself on such a Python")
                 shutil.rmtree(folder, ignore_errors=True)  # a half-made one of a process that was killed
                 for argv in self._steps(folder):
                     await self._checked(argv)
@@ -51,8 +56,13 @@ class Environment:
 
     @property
     def _folder(self) -> Path:
-        python = f"py{sys.version_info.major}{sys.version_info.minor}"
+        python = f"py{sys.version_info.major}{sys.version_info.minor}" if self._fits else "pylayer"
         return cache_dir() / "harness" / f"{self.package}-{self.version}-{python}"
+
+    @property
+    def _fits(self) -> bool:
+        """Whether it runs on the interpreter of this process."""
+        return sys.version_info[:2] >= self.least
 
     def _steps(self, folder: Path) -> Iterator[Sequence[str]]:
         packages = [f"{self.package}=={self.version}", *self.more, "-c", str(self.constraints)]
