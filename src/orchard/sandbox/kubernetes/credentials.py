@@ -78,6 +78,22 @@ async def find_access(settings: KubernetesSettings) -> Access:
     return Access(session, cast("Configuration", configuration), chosen)
 
 
+class _Connector(aiohttp.TCPConnector):
+    """The library's, which aborts what did not end by itself; Pythons up to 3.11.2 break on one that has ended."""
+
+    def _close(self, *, abort_ssl: bool = False) -> list[Awaitable[object]]:
+        self._forget_ended()
+        return super()._close(abort_ssl=abort_ssl)
+
+    def _cleanup_closed(self) -> None:
+        self._forget_ended()
+        super()._cleanup_closed()
+
+    def _forget_ended(self) -> None:
+        broken = self._cleanup_closed_transports
+        broken[:] = [one for one in broken if getattr(one, "_ssl_protocol", one) is not None]
+
+
 def _session(configuration: Any) -> aiohttp.ClientSession:
     """Return what the library itself would use, but for the end of broken connections, which it leaves to chance."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
@@ -88,7 +104,7 @@ def _session(configuration: Any) -> aiohttp.ClientSession:
         context.verify_mode = ssl.CERT_NONE
     if configuration.disable_strict_ssl_verification:
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    connector = aiohttp.TCPConnector(limit=0, ssl=context, enable_cleanup_closed=aiohttp.connector.NEEDS_CLEANUP_CLOSED)
+    connector = _Connector(limit=0, ssl=context, enable_cleanup_closed=aiohttp.connector.NEEDS_CLEANUP_CLOSED)
     return aiohttp.ClientSession(connector=connector, trust_env=True, read_bufsize=_LONGEST_LINE)
 
 
