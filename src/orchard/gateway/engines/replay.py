@@ -1,14 +1,17 @@
 """An engine that answers from a recorded trajectory, and may hand over to a live one after call k.
 
-So any harness can be branched at any turn: up to there each request is checked to be the recorded one.
+So any harness, with all its inner state, can be branched at any turn: up to there each request is checked to be the
+recorded one. Token ids are given as they were recorded, so a token-exact live engine has them as its prefix.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 
 from orchard.core.errors import InvalidArgument
-from orchard.gateway.engine import Delta, Engine, EngineRequest, Final, Part, as_delta
+from orchard.gateway.engine import Delta, Engine, EngineRequest, Final, Part, Prompted, as_delta
 from orchard.gateway.errors import ReplayMismatch
 from orchard.gateway.tree import tools_digest
 from orchard.trajectories import CallRecord, Trajectory
@@ -30,12 +33,12 @@ class ReplayEngine:
     name = "replay"
 
     def __init__(self, trajectory: Trajectory, *, calls: int | None = None, then: Engine | None = None) -> None:
-        answered = [call for call in trajectory.calls if call.status == "ok" and call.answer is not None]
+        answered = _answered(trajectory)
         if calls is not None and not 0 <= calls <= len(answered):
             raise InvalidArgument(f"calls must be 0 to {len(answered)}, not {calls}", field="calls")
         self._calls = answered if calls is None else answered[:calls]
         self._trajectory, self._then = trajectory, then
-        self._keys = [(keys(trajectory.prompt(call.id)), call.tools_hash) for call in self._calls]
+        self._keys = [_asked(trajectory, call) for call in self._calls]
         self._used: dict[str, set[int]] = {}
 
     @property
@@ -54,11 +57,14 @@ class ReplayEngine:
             return
         call = self._recorded(request, used)
         assert call.answer is not None
+        prompt_ids = self._trajectory.prompt_ids(call.id)
+        if prompt_ids is not None and call.mode is not None:
+            yield Prompted(prompt_ids, call.mode, call.template_hash or "", call.spliced_ids)
         yield Delta(as_delta(call.answer))
         yield Final(
             message=call.answer, finish_reason=call.finish_reason or "stop", usage=call.usage, model=call.model,
-            sampling=call.sampling, policy_version=call.policy_version, prompt_ids=self._prompt_ids(call),
-            sampled_ids=call.sampled_ids, logprobs=call.logprobs,
+            sampling=call.sampling, policy_version=call.policy_version, prompt_ids=prompt_ids,
+            sampled_ids=call.sampled_ids, logprobs=call.logprobs, spans=call.spans, routed_experts=call.routed_experts,
         )  # fmt: skip
 
     async def close(self) -> None:
@@ -77,6 +83,50 @@ class ReplayEngine:
         difference = first_difference(self._trajectory.prompt(expected.id), request.messages) or "the tools differ"
         raise ReplayMismatch(f"not the recorded request of call {unused[0]}: {difference}")
 
-    def _prompt_ids(self, call: CallRecord) -> list[int] | None:
-        """Recorded ids are kept whole only where the record itself kept none of its parent's."""
-        return call.prompt_ids if call.kept_ids == 0 else None
+
+@dataclass(frozen=True)
+class Reproduced:
+    """How far a harness that was run again sent the recorded requests."""
+
+    calls: int
+    """Answered calls of the recorded trajectory."""
+    same: int
+    """How many of them, from the first on, were asked for again."""
+    difference: str | None
+    """What was first asked otherwise; None where nothing was."""
+
+    @property
+    def share(self) -> float:
+        """The share of the prefixes that came again: at so many of its turns the trajectory can be branched."""
+        return self.same / self.calls if self.calls else 1.0
+
+
+def reproduced(recorded: Trajectory, rerun: Trajectory) -> Reproduced:
+    """Compare a trajectory with that of a run of its harness against ``ReplayEngine``."""
+    calls = _answered(recorded)
+    again = Counter(_word(_asked(rerun, call)) for call in _answered(rerun))
+    same = 0
+    for call in calls:
+        word = _word(_asked(recorded, call))
+        if not again[word]:
+            break
+        again[word] -= 1
+        same += 1
+    if same == len(calls):
+        return Reproduced(same, same, None)
+    there = [call for call in rerun.calls if call.status in ("ok", "error")][same : same + 1]
+    expected = recorded.prompt(calls[same].id)
+    difference = first_difference(expected, rerun.prompt(there[0].id)) if there else "there was no further request"
+    return Reproduced(len(calls), same, difference or "the tools differ")
+
+
+def _answered(trajectory: Trajectory) -> list[CallRecord]:
+    return [call for call in trajectory.calls if call.status == "ok" and call.answer is not None]
+
+
+def _asked(trajectory: Trajectory, call: CallRecord) -> tuple[list[bytes], str | None]:
+    return keys(trajectory.prompt(call.id)), call.tools_hash
+
+
+def _word(asked: tuple[Sequence[bytes], str | None]) -> tuple[bytes, str | None]:
+    return b"".join(asked[0]), asked[1]
