@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sandbox": ("orchard.cli.sandbox", "Make, use and end sandboxes."),
     "image": ("orchard.cli.image", "Images in this machine's store."),
     "keys": ("orchard.cli.keys", "API keys of `orchard serve`."),
+    "gateway": ("orchard.cli.gateway", "Record any agent that can be pointed at a model endpoint."),
     "trajectories": ("orchard.cli.trajectories", "List, show and export recorded trajectories."),
     "harness": ("orchard.cli.harness", "List, install and check agent programs."),
     "demo": ("orchard.cli.demo", "Scripted agents on real bugs of real libraries, graded and shown."),

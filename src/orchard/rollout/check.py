@@ -26,7 +26,8 @@ from orchard.tasks.build import Recipe, base_digest, build, image_name, recall, 
 from orchard.tasks.cache import place
 from orchard.tasks.model import GraderSpec, Task, TaskLimits
 from orchard.tasks.tree import SourceFile
-from orchard.trajectories import CallRecord, RolloutRecord, Trajectory, to_samples
+from orchard.trajectories import RolloutRecord, Trajectory, to_samples
+from orchard.trajectories.stats import forks
 
 MODEL = "toy"
 LIMITS = TaskLimits(turns=12, seconds=300, command_seconds=60, grade_seconds=120)
@@ -141,18 +142,7 @@ def judge(run: RunFolder, found: Trajectory, placement: str) -> Report:
     native = _native(found, run.native(rollout))
     lines = [_end(rollout), *_calls(found), _tools(found), _patch(rollout), _samples(found), native]
     image = str(rollout.environment.get("image_digest") or rollout.environment.get("image") or "")
-    return Report(rollout.harness, rollout.harness_version, placement, image, lines, forks(found))
-
-
-def forks(found: Trajectory) -> dict[str, int]:
-    """Return how many answered calls begin a conversation beside the first, by cause: ``forked``, ``side`` …."""
-    answered = [call for call in found.calls if call.status == "ok"]
-    causes = (_cause(call) for call in answered[1:] if call.matched != "extends")
-    return dict(Counter(causes))
-
-
-def _cause(call: CallRecord) -> str:
-    return call.matched if call.purpose == "agent" else call.purpose
+    return Report(rollout.harness, rollout.harness_version, placement, image, lines, dict(forks(found)))
 
 
 def _line(name: str, whole: bool, detail: str) -> Line:

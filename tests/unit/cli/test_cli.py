@@ -34,9 +34,16 @@ def test_help_imports_no_command() -> None:
 
 SUB = {
     "sandbox": ["create", "ls", "info", "rm", "run", "exec", "logs", "cp"], "keys": ["new", "ls"],
-    "image": ["import", "ls", "rm"], "trajectories": ["ls", "show", "export"],
+    "image": ["import", "ls", "rm"], "trajectories": ["ls", "show", "stats", "export"],
+    "harness": ["ls", "install", "check"],
 }  # fmt: skip
-PAGES = [[name, sub] for name, subs in SUB.items() for sub in subs] + [["serve"], ["doctor"], ["conformance"], ["cost"]]
+PAGES = [[name, sub] for name, subs in SUB.items() for sub in subs] + [
+    ["serve"],
+    ["doctor"],
+    ["conformance"],
+    ["cost"],
+    ["gateway"],
+]
 
 
 def test_every_help_page_has_an_example_and_exit_codes() -> None:

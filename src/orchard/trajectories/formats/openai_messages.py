@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
+from orchard.trajectories.formats.conversations import conversations
 from orchard.trajectories.messages import Message
 from orchard.trajectories.trajectory import Trajectory
 
@@ -16,14 +17,11 @@ def write(trajectories: Iterable[Trajectory], *, side_calls: bool = False) -> It
         trajectories: what to write.
         side_calls: also branches that end in a call that is not the agent's (titles, summaries).
     """
-    for trajectory in trajectories:
-        for branch in trajectory.branches():
-            if branch.leaf.purpose != "agent" and not side_calls:
-                continue
-            line: Message = {"messages": branch.messages}
-            tools = trajectory.tools(branch.leaf.id)
-            if tools:
-                line["tools"] = tools
-            if trajectory.rollout is not None:
-                line["metadata"] = {"rollout": trajectory.rollout.id, "reward": trajectory.rollout.reward}
-            yield json.dumps(line)
+    for found, branch in conversations(trajectories, side_calls=side_calls):
+        line: Message = {"messages": branch.messages}
+        tools = found.tools(branch.leaf.id)
+        if tools:
+            line["tools"] = tools
+        if found.rollout is not None:
+            line["metadata"] = {"rollout": found.rollout.id, "reward": found.rollout.reward}
+        yield json.dumps(line)

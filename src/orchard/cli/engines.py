@@ -1,0 +1,121 @@
+"""Options of a command that says what answers, and the engine that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from orchard.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from orchard.gateway import Engine
+    from orchard.gateway.tokens import TokenEngine
+    from orchard.trajectories import Trajectory
+
+KINDS = ("openai", "vllm", "sglang", "transformers")
+
+
+@dataclass(frozen=True)
+class Answering:
+    """What a person said of the engine."""
+
+    engine: str | None = None
+    """One of ``KINDS``."""
+    base_urls: Sequence[str] = ()
+    model: str = ""
+    """A name at the server, or for ``transformers`` a folder."""
+    api_key: str = ""
+    tokenizer: Path | None = None
+    """Folder with tokenizer and chat template, where prompts are rendered here; that of the model by default."""
+    mode: str = "splice"
+    script: Path | None = None
+    replay: str | None = None
+    """Id of a rollout or session."""
+    store: Path | None = None
+    """Where it was recorded."""
+    calls: int | None = None
+
+    @property
+    def asked_model(self) -> str:
+        """The name under which the engine is asked, whatever the harness asks for; "" leaves the harness's."""
+        return "" if self.engine == "transformers" else self.model
+
+    def open(self) -> Engine:
+        """Return the engine.
+
+        Raises:
+            InvalidArgument: the options name none, or two that exclude each other.
+            NotFound: no such recording, or no tokenizer in the folder.
+        """
+        if [self.script, self.replay or self.engine].count(None) != 1:
+            raise InvalidArgument(
+                "say what answers: either --script, or --engine, or --replay (with --engine for what comes after it)",
+                field="engine", hint="such as --engine openai --base-url http://127.0.0.1:8000/v1 --model NAME",
+            )  # fmt: skip
+        if self.script is not None:
+            from orchard.gateway import ScriptEngine
+
+            return ScriptEngine.load(self.script)
+        live = self._live() if self.engine is not None else None
+        if self.replay is None:
+            assert live is not None
+            return live
+        from orchard.gateway import ReplayEngine
+
+        return ReplayEngine(self._recorded(self.replay), calls=self.calls, then=live)
+
+    def _recorded(self, name: str) -> Trajectory:
+        from orchard.cli.stores import open_store, recorded
+
+        with open_store(self.store) as store:
+            return recorded(store, name)
+
+    def _live(self) -> Engine:
+        if self.engine not in KINDS:
+            raise InvalidArgument(f"engine must be one of {', '.join(KINDS)}, not {self.engine!r}", field="engine")
+        if self.engine == "transformers":
+            return self._exact("transformers", Path(self.model or ""))
+        from orchard.rollout.policies import check_url
+
+        if not self.base_urls:
+            raise InvalidArgument(f"--engine {self.engine} needs --base-url", field="base_url")
+        for url in self.base_urls:
+            check_url(url)
+        if self.engine == "openai":
+            return self._servers()
+        return self._exact(cast('Literal["vllm", "sglang"]', self.engine), self.tokenizer or Path(self.model))
+
+    def _servers(self) -> Engine:
+        from orchard.gateway import OpenAIEngine
+        from orchard.gateway.engines.replicas import Replicas
+
+        engines = [OpenAIEngine(url, api_key=self.api_key) for url in self.base_urls]
+        return engines[0] if len(engines) == 1 else Replicas(engines)
+
+    def _exact(self, kind: Literal["transformers", "vllm", "sglang"], folder: Path) -> Engine:
+        from orchard.gateway.exact import TokenExact
+        from orchard.gateway.rendering.load import load_renderer
+
+        if self.mode not in ("splice", "template"):
+            raise InvalidArgument(f"mode must be splice or template, not {self.mode!r}", field="mode")
+        if not (folder / "tokenizer.json").is_file():
+            option = "--model" if kind == "transformers" else "--tokenizer"
+            raise InvalidArgument(
+                f"--engine {kind} renders the prompts itself and needs the model's tokenizer: {option} FOLDER",
+                field="tokenizer", hint="a folder with tokenizer.json and tokenizer_config.json",
+            )  # fmt: skip
+        renderer = load_renderer(self.tokenizer or folder)
+        return TokenExact(self._tokens(kind, folder), renderer, mode=cast('Literal["splice"]', self.mode))
+
+    def _tokens(self, kind: str, folder: Path) -> TokenEngine:
+        from orchard.gateway.engines import TOKEN_ENGINES
+        from orchard.gateway.engines.replicas import TokenReplicas
+
+        make = TOKEN_ENGINES[kind]
+        if kind == "transformers":
+            return make(folder)
+        model = None if Path(self.model).is_dir() else self.model or None
+        engines = [make(url, model=model, api_key=self.api_key) for url in self.base_urls]
+        return engines[0] if len(engines) == 1 else TokenReplicas(engines)

@@ -1,0 +1,133 @@
+"""``orchard gateway``: record any agent that can be pointed at a model endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchard.cli import console
+from orchard.cli.engines import KINDS, Answering
+from orchard.cli.options import Labels, pairs
+from orchard.cli.stores import default_store
+from orchard.core.config import env
+from orchard.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from orchard.gateway import Budget, Engine, Session
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DEFAULT_PORT = 8421
+app = typer.Typer(add_completion=False, invoke_without_command=True)
+
+
+@app.callback(epilog=console.EXIT_CODES)
+def gateway(
+    context: typer.Context,
+    record: Annotated[
+        Path | None, typer.Option(help="Folder of the store; by default the one that `orchard trajectories` reads.")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help=f"What answers: {', '.join(KINDS)}.")] = None,
+    base_url: Annotated[list[str] | None, typer.Option(help="Of the model server; repeatable for replicas.")] = None,
+    model: Annotated[
+        str, typer.Option(help="Its name there, whatever the agent asks for; for transformers a folder.")
+    ] = "",
+    api_key_env: Annotated[str, typer.Option(help="Variable that holds the server's key.")] = "OPENAI_API_KEY",
+    tokenizer: Annotated[Path | None, typer.Option(help="Folder of the tokenizer and template; vllm, sglang.")] = None,
+    mode: Annotated[
+        str, typer.Option(help="splice keeps sampled ids as they are, template renders each prompt anew.")
+    ] = "splice",
+    script: Annotated[Path | None, typer.Option(help="Steps to play in place of a model: .json, .toml or .py.")] = None,
+    replay: Annotated[
+        str | None, typer.Option(help="Id of a rollout or session whose answers are given again.")
+    ] = None,
+    calls: Annotated[int | None, typer.Option(help="Replay so many calls; --engine answers the rest.", min=0)] = None,
+    store: Annotated[Path | None, typer.Option(help="Folder of the store with what is replayed.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 picks a free one.", min=0, max=65535)] = DEFAULT_PORT,
+    session: Annotated[str, typer.Option(help="Name of the session in its URL; any key will do. Loopback only.")] = "",
+    open_sessions: Annotated[
+        bool,
+        typer.Option(
+            "--open-sessions",
+            help="Open a session for each /s/NAME, or else each key, at its first call. Loopback only.",
+        ),
+    ] = False,
+    turns: Annotated[int | None, typer.Option(help="Calls that a session may make.", min=1)] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens that a session may use.", min=1)] = None,
+    seconds: Annotated[float | None, typer.Option(help="How long a session may last.", min=0)] = None,
+    label: Labels = None,
+) -> None:
+    """Serve a model endpoint that records every call before it answers, until SIGINT or SIGTERM.
+
+    It prints one line that points any agent at it. --label harness=NAME is how `orchard trajectories stats` counts it.
+
+    Example: orchard gateway --record calls --engine openai --base-url http://127.0.0.1:8000/v1 --model my-model
+    A session for each agent: orchard gateway --open-sessions …, then http://127.0.0.1:8421/s/ANY-NAME
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from orchard.gateway import Budget
+
+    named = bool(session or open_sessions)
+    if named and host not in LOOPBACK:
+        raise InvalidArgument(
+            "a session's name can be guessed, so --session and --open-sessions are for loopback", field="host",
+            hint="leave them out: the session's URL is a secret then",
+        )  # fmt: skip
+    answering = Answering(
+        engine=engine, base_urls=base_url or (), model=model, api_key=env(api_key_env) or "", tokenizer=tokenizer,
+        mode=mode, script=script, replay=replay, store=store, calls=calls,
+    )  # fmt: skip
+    place = _Place(
+        record or default_store(), host, port, session, Budget(turns, tokens, seconds), pairs(label or [], "label")
+    )
+    console.run_async(place.serve(answering.open(), answering.asked_model, open_sessions))
+
+
+class _Place:
+    """Where and for whom the gateway serves."""
+
+    def __init__(self, folder: Path, host: str, port: int, name: str, budget: Budget, labels: dict[str, str]) -> None:
+        self._folder, self._host, self._port, self._name = folder, host, port, name
+        self._budget, self._labels = budget, labels
+
+    async def serve(self, engine: Engine, model: str, open_sessions: bool) -> None:
+        """Serve until a signal; what runs then is cut and recorded."""
+        from orchard.cli.watch import Watched, watching
+        from orchard.gateway import Gateway, GatewayConfig
+
+        ended = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        store = Watched(self._folder)
+        with store, watching(store) as calls:
+            config = GatewayConfig(host=self._host, port=self._port)
+            async with Gateway(store, {engine.name: engine}, config) as gateway:
+
+                async def opens(name: str, key: str) -> Session:
+                    labels = self._labels | ({"name": name} if name else {})
+                    return await gateway.open_session(labels, self._budget, model=model, name=name, api_key=key)
+
+                if open_sessions:
+                    gateway.at_first_use = opens
+                    console.out(pointer(f"{gateway.url}/s/NAME", "any"))
+                if self._name or not open_sessions:
+                    made = await opens(self._name, "")
+                    console.out(pointer(made.url, "any" if self._name else made.api_key))
+                sys.stdout.flush()
+                console.say(f"recording into {self._folder}; Ctrl-C ends it")
+                await ended.wait()
+        console.say(f"recorded {calls.summary} in {self._folder}")
+
+
+def pointer(url: str, key: str) -> str:
+    """Return the line that points an agent at a session, in the variables that most clients read."""
+    return (
+        f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key} ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key}"
+        " ANTHROPIC_API_KEY="
+    )

@@ -1,0 +1,145 @@
+"""``orchard gateway`` as a program: whoever is pointed at it by its one line is recorded; a signal ends it clean."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from tests.support.cli import orchard
+from tests.support.service import ORCHARD
+
+from orchard.trajectories import Store
+
+STEPS = [{"bash": "ls"}, "I am done."]
+ASK: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content": "Which files?"}]}
+
+
+class Running:
+    """A running ``orchard gateway``, and what it has printed so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self.process, self.errors = process, ""
+        self.lines = [process.stdout.readline()]
+        words = dict(word.split("=", 1) for word in self.lines[0].split()[1:])
+        self.url, self.key = words["ANTHROPIC_BASE_URL"], words["OPENAI_API_KEY"]
+        assert words["OPENAI_BASE_URL"] == f"{self.url}/v1"
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        _, self.errors = self.process.communicate(timeout=30)
+        return self.process.returncode
+
+
+@contextmanager
+def gateway(folder: Path, *argv: str) -> Iterator[Running]:
+    script = folder / "steps.json"
+    script.write_text(json.dumps(STEPS))
+    words = [*ORCHARD, "gateway", "--record", str(folder / "store"), "--port", "0", *argv]
+    words += [] if "--replay" in argv or "--engine" in argv else ["--script", str(script)]
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+        env={**os.environ, "ORCHARD_HOME": str(folder / "home")},
+    )  # fmt: skip
+    try:
+        yield Running(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ask(url: str, key: str, body: dict[str, Any] = ASK) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    with urlopen(Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers), timeout=30) as answer:
+        return json.load(answer)["choices"][0]["message"]
+
+
+def test_one_line_points_an_agent_at_it_and_a_signal_ends_it_clean(tmp_path: Path) -> None:
+    with gateway(tmp_path, "--label", "harness=mine") as running:
+        assert ask(running.url, running.key)["tool_calls"]
+        assert ask(running.url, running.key)["content"] == "I am done."
+        with pytest.raises(HTTPError, match="401"):
+            ask(running.url.rpartition("/")[0] + "/se-guessed", "any")
+        assert running.end() == 0
+    assert "call" not in running.errors.splitlines()[0]
+    assert running.errors.splitlines()[-1].startswith("recorded 2 calls in 1 sessions")
+    assert sum("tool_calls" in line or "stop" in line for line in running.errors.splitlines()) == 2
+    with Store(tmp_path / "store") as store:
+        [session] = store.aborted()
+        assert [call.status for call in store.session(session.session).calls] == ["ok", "ok"]
+        assert session.labels == {"harness": "mine"}
+
+
+def test_a_session_by_name_takes_any_key_and_has_its_budget(tmp_path: Path) -> None:
+    with gateway(tmp_path, "--session", "mine", "--turns", "1") as running:
+        assert running.url.endswith("/s/mine")
+        assert running.key == "any"
+        ask(running.url, "whatever")
+        with pytest.raises(HTTPError) as refused:
+            ask(running.url, "whatever")
+        assert json.load(refused.value)["error"]["code"] == "budget_exceeded"
+        assert running.end(signal.SIGTERM) == 0
+    assert "budget_exceeded" in running.errors
+
+
+def test_sessions_are_opened_at_their_first_use_one_for_each_name_or_key(tmp_path: Path) -> None:
+    with gateway(tmp_path, "--open-sessions") as running:
+        root = running.url.removesuffix("/s/NAME")
+        asking = [
+            threading.Thread(target=ask, args=(f"{root}/s/one", "any")),
+            threading.Thread(target=ask, args=(f"{root}/s/one", "any")),
+            threading.Thread(target=ask, args=(f"{root}/s/two", "any")),
+            threading.Thread(target=ask, args=(root, "key-of-a-third")),
+        ]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join(30)
+        assert running.end() == 0
+    with Store(tmp_path / "store") as store:
+        found = {row.labels.get("name"): len(store.session(row.session).calls) for row in store.aborted()}
+    assert found == {"one": 2, "two": 1, None: 1}
+
+
+def test_a_recording_answers_again(tmp_path: Path) -> None:
+    with gateway(tmp_path) as first:
+        message = ask(first.url, first.key)
+        assert first.end() == 0
+    with Store(tmp_path / "store") as store:
+        [row] = store.aborted()
+    replay = ["--replay", row.session, "--store", str(tmp_path / "store"), "--session", "again"]
+    with gateway(tmp_path, *replay) as second:
+        assert ask(second.url, "any") == message
+        with pytest.raises(HTTPError, match="400"):
+            ask(second.url, "any")
+        second.end()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([], "what answers"),
+        (["--script", "x.json", "--engine", "openai"], "what answers"),
+        (["--engine", "nope"], "engine must be one of"),
+        (["--engine", "openai"], "needs --base-url"),
+        (["--engine", "openai", "--base-url", "nowhere"], "no URL"),
+        (["--engine", "transformers", "--model", "/nope"], "--model FOLDER"),
+        (["--engine", "vllm", "--base-url", "http://127.0.0.1:1"], "--tokenizer FOLDER"),
+        (["--host", "0.0.0.0", "--session", "mine"], "loopback"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_what_to_say_instead(
+    tmp_path: Path, words: list[str], named: str
+) -> None:
+    done = orchard("gateway", "--record", str(tmp_path / "store"), *words, env={"ORCHARD_HOME": str(tmp_path)})
+    assert done.returncode == 2, done.stderr.decode()
+    assert named in done.stderr.decode()
+    assert not (tmp_path / "store").exists()
