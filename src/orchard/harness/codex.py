@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +11,7 @@ from orchard.harness.layers import Layer
 from orchard.harness.native import ToolLog, arguments_of, inner, joined_text, json_lines
 from orchard.harness.options import Kind
 from orchard.harness.protocol import HarnessRequest
+from orchard.harness.toml import document
 
 VERSION = "0.171.0"
 _PROVIDER = "orchard"
@@ -55,7 +55,7 @@ class Codex(Inside):
             program("codex", "codex"), "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
             "--json", *disabled, "-",
         ]  # fmt: skip
-        files = {"config.toml": "".join(f"{key} = {_toml(value)}\n" for key, value in settings.items())}
+        files = {"config.toml": document(settings)}
         return Launch(argv, {"CODEX_HOME": home, _KEY: request.api_key}, files, stdin=request.instruction)
 
     def read(self, left: Left) -> Reading:
@@ -83,15 +83,6 @@ _SETTINGS = {
     "effort": "model_reasoning_effort",
 }  # fmt: skip
 """Option -> key of ``config.toml``."""
-
-
-def _toml(value: Any) -> str:
-    """Return a value of JSON's kinds as TOML on one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(one) for one in value) + "]"
-    return json.dumps(value)  # texts, numbers and truth values are written alike in both
 
 
 def _read_rollout(path: Path, log: ToolLog) -> int:

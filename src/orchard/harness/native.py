@@ -91,30 +91,42 @@ class ToolLog:
     _events: dict[str, ToolEvent] = field(default_factory=dict[str, ToolEvent])
     _asked_at: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def asked(self, tool_call_id: Any, name: Any, arguments: Any, *, answer: Any = None, at: Any = None) -> None:
-        """Note a call; ``answer`` is the id of the model's answer that holds it. The same again changes nothing."""
-        if not isinstance(tool_call_id, str) or tool_call_id in self._events:
+    def asked(
+        self, tool_call_id: Any, name: Any, arguments: Any, *, answer: Any = None, at: Any = None, key: Any = None
+    ) -> None:
+        """Note a call; the same again changes nothing.
+
+        Args:
+            tool_call_id: as the model gave it; it may give another call the same.
+            name: of the tool.
+            arguments: of the call.
+            answer: id of the model's answer that holds it.
+            at: when.
+            key: what the program itself knows the call by; the other methods ask for it. Default: ``tool_call_id``.
+        """
+        key = tool_call_id if key is None else key
+        if not isinstance(tool_call_id, str) or not isinstance(key, str) or key in self._events:
             return
-        self._asked_at[tool_call_id] = at
-        self._events[tool_call_id] = ToolEvent(
+        self._asked_at[key] = at
+        self._events[key] = ToolEvent(
             call_id=answer if isinstance(answer, str) else None, name=str(name), arguments=carried(arguments),
             output="", exit_code=None, seconds=0.0, error="no result", tool_call_id=tool_call_id,
         )  # fmt: skip
 
-    def came_of(self, tool_call_ids: Iterable[str], answer: Any) -> None:
+    def came_of(self, keys: Iterable[str], answer: Any) -> None:
         """Name the answer that calls noted earlier came of."""
-        for one in tool_call_ids:
+        for one in keys:
             if one in self._events and isinstance(answer, str):
                 self._events[one] = replace(self._events[one], call_id=answer)
 
     def answered(
-        self, tool_call_id: Any, output: str, *, exit_code: Any = None, error: str | None = None, at: Any = None
+        self, key: Any, output: str, *, exit_code: Any = None, error: str | None = None, at: Any = None
     ) -> None:
         """Join the result of a call that was noted; another's is left out."""
-        if isinstance(tool_call_id, str) and (event := self._events.get(tool_call_id)):
-            self._events[tool_call_id] = replace(
+        if isinstance(key, str) and (event := self._events.get(key)):
+            self._events[key] = replace(
                 event, output=clipped(carried(output)), exit_code=exit_code if isinstance(exit_code, int) else None,
-                error=error, seconds=seconds_between(self._asked_at[tool_call_id], at),
+                error=error, seconds=seconds_between(self._asked_at[key], at),
             )  # fmt: skip
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -103,13 +102,12 @@ def _result(request: HarnessRequest, in_time: bool) -> HarnessResult:
     for _, told in kept.values():
         for event in told:
             _take(event, log, answers, calls)
-    made = [replace(event, tool_call_id=calls.get(event.tool_call_id or "")) for event in log.events]
     stop, words = _verdict(request, status, last) if in_time else (Stop.TIME, "")
     native = request.scratch / "trajectory.json"
     native.write_text(json.dumps({name: {"status": state, "events": told} for name, (state, told) in kept.items()}))
     return HarnessResult(
         stop, words or ("" if in_time else f"{request.limits.seconds:g} s of wall time are used up"),
-        _submission(events) if stop is Stop.SUBMITTED else None, len(answers), made, native,
+        _submission(events) if stop is Stop.SUBMITTED else None, len(answers), log.events, native,
     )  # fmt: skip
 
 
@@ -131,23 +129,20 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _take(event: Mapping[str, Any], log: ToolLog, answers: set[str], calls: dict[str, str]) -> None:
-    """Take one event: a tool call, what came of one, or words of the model's.
-
-    Calls are known by their events, since a model may give two the same id; ``calls``: event -> that id.
-    """
+    """Take one event: a tool call, what came of one, or words; ``calls``: tool call -> its last event."""
     if isinstance(answer := event.get("llm_response_id"), str):
         answers.add(answer)
     call, at = event.get("tool_call_id"), event.get("timestamp")
     if event.get("kind") == "ActionEvent":
-        calls[str(event.get("id"))] = str(call)
+        key = calls[str(call)] = str(event.get("id"))
         arguments = inner(event, "tool_call").get("arguments")
-        log.asked(event.get("id"), event.get("tool_name"), arguments_of(arguments), answer=answer, at=at)
+        log.asked(call, event.get("tool_name"), arguments_of(arguments), answer=answer, at=at, key=key)
     elif call:
         seen = inner(event, "observation")
         text = joined_text(seen.get("content")) or str(event.get("error") or "")
         failed = "the tool reports an error" if event.get("error") or seen.get("is_error") else None
         code = seen.get("exit_code")
-        key = event.get("action_id") or next((one for one in reversed(calls) if calls[one] == call), None)
+        key = event.get("action_id") or calls.get(str(call))
         log.answered(key, text, exit_code=None if code == -1 else code, error=failed, at=at)
 
 
