@@ -15,7 +15,7 @@ from orchard.gateway.errors import (
 )
 from orchard.gateway.exact import TokenExact
 from orchard.gateway.server import Gateway, GatewayConfig
-from orchard.gateway.session import Budget, Session, SessionState
+from orchard.gateway.session import Budget, Prices, Session, SessionState
 from orchard.gateway.tokens import Ended, Sampling, TokenEngine, TokenRequest, Tokens
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "OpenAIEngine",
     "Part",
     "Prefix",
+    "Prices",
     "Prompted",
     "ReplayEngine",
     "ReplayMismatch",

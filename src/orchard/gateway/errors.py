@@ -3,7 +3,7 @@
 OrchardError
 ├── InvalidArgument
 │   └── BodyTooLarge
-├── BudgetExceeded(budget)      the session's turns, tokens or seconds are used up; final
+├── BudgetExceeded(budget)      the session's turns, tokens, seconds or cost are used up; final
 ├── EngineRefused(http_status, body) the engine says that the request is wrong; final, passed on as it is
 │   ├── ContextOverflow(prompt_tokens, context) the prompt leaves no room for an answer
 │   ├── ScriptEnded             a script has no further step
@@ -26,7 +26,7 @@ class BodyTooLarge(InvalidArgument):
 
 
 class BudgetExceeded(OrchardError):
-    """The session's budget is used up; ``budget`` is ``turns``, ``tokens`` or ``seconds``."""
+    """The session's budget is used up; ``budget`` is ``turns``, ``tokens``, ``seconds`` or ``cost``."""
 
     code, status = "budget_exceeded", 400
 

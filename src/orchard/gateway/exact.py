@@ -115,7 +115,7 @@ class TokenExact:
                 prompt_tokens=prompt, completion_tokens=len(answer.ids), cached_tokens=ended.cached_tokens
             ),
             sampling=sampling.facts(), policy_version=ended.policy_version, spans=ended.spans,
-            sampled_ids=answer.ids, logprobs=answer.logprobs,
+            sampled_ids=answer.ids, logprobs=answer.logprobs, routed_experts=ended.routed_experts,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchard.core.errors import InternalError, OrchardError, StoreFailed
 from orchard.core.ids import new_id
@@ -19,8 +19,9 @@ from orchard.core.tasks import finish
 from orchard.gateway.dialects.base import Dialect, ModelRequest
 from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, Prompted, plain
 from orchard.gateway.errors import EngineUnavailable, told_code
-from orchard.gateway.tree import CallTree, Placement, tools_digest
-from orchard.trajectories import CallRecord, CallTimes, Usage
+from orchard.gateway.recording import Draft
+from orchard.gateway.tokens import Tokens
+from orchard.trajectories import CallRecord
 
 if TYPE_CHECKING:
     from orchard.gateway.session import Session
@@ -28,24 +29,13 @@ if TYPE_CHECKING:
 _CUT = EngineUnavailable("the call was cut: its reader is gone, or its session was closed", reason="cut")
 
 
-class Recorder:
-    """What a session knows of its durable calls, and how the next one is numbered."""
-
-    def __init__(self) -> None:
-        self.tree = CallTree()
-        self.calls = 0
-        self.tools_on_disk: set[str] = set()
-
-
 class Exchange:
     """One call: running, then answered (``final``) or failed (``error``)."""
 
     def __init__(self, session: Session, asked: ModelRequest, dialect: Dialect, turn: int) -> None:
-        recorder = session.recorder
-        self._dialect = dialect.name
-        self.id, self.response_id = new_id("call"), new_id(dialect.id_prefix)
         self.asked: ModelRequest | None = asked
         """The request, until the call has ended."""
+        self.response_id = new_id(dialect.id_prefix)
         self.model, self.streamed = asked.model or session.model, asked.stream
         self.final: Final | None = None
         self.error: OrchardError | None = None
@@ -55,13 +45,9 @@ class Exchange:
         self._readers = 0
         self._delivered = False
         self._recording = self._cut = False
-        self._session, self._turn, self._index = session, turn, recorder.calls
-        recorder.calls += 1
-        self._tools_hash = tools_digest(asked.tools)
-        self._purpose = "side" if recorder.tools_on_disk and not asked.tools else "agent"
-        self._placed: Placement | None = recorder.tree.place(asked.messages, self._tools_hash)
-        self._prompted: Prompted | None = None
-        self._times = CallTimes(received=datetime.now(UTC))
+        self._session, self._turn = session, turn
+        self._draft: Draft | None = session.recorder.draft(session, asked, dialect.name, self.response_id)
+        self.id = self._draft.id
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -123,7 +109,7 @@ class Exchange:
             error = InternalError(f"the engine {self._session.engine.name} broke: {fault!r}")
         self._recording = True
         try:
-            await finish(self._session.store.append(self._call_record(final, error)))
+            await finish(self._session.store.append(self._record(final, error)))
         except StoreFailed as failed:
             final, error = None, failed
         except (TypeError, ValueError) as fault:  # what the engine or the harness sent is no JSON in UTF-8
@@ -131,11 +117,11 @@ class Exchange:
         except asyncio.CancelledError:  # the loop is ending; nobody is left to be told
             final, error = None, _CUT
         else:
-            self._remember(final)
+            self._session.recorder.remember(self._drafted, final)
         # No await from here on: the budget counts the call as running or as answered, never as both or neither.
         self._count(final, error)
         when_over()
-        self.asked = self._placed = None  # a long session would else hold every prompt once more
+        self.asked = self._draft = None  # a long session would else hold every prompt once more
         self.final, self.error = final, error
         self._notify()
 
@@ -150,37 +136,31 @@ class Exchange:
                 if self.deltas and self.streamed:
                     raise  # what went out live cannot be taken back
                 self.deltas.clear()
+                self._drafted.begin_again()
                 await patience.pause(error, error.retry_after or 0.0)
 
     async def _attempt(self) -> Final:
-        session, asked = self._session, self._request
+        session, asked, draft = self._session, self._request, self._drafted
         request = EngineRequest(
             session=session.id, turn=self._turn, model=session.model or asked.model, messages=asked.messages,
-            tools=asked.tools, params=asked.params, stream=asked.stream,
+            tools=asked.tools, params=draft.params, stream=asked.stream, prefix=draft.placed.prefix(),
         )  # fmt: skip
-        self._time(engine_start=datetime.now(UTC), first_token=None)
+        draft.time(engine_start=datetime.now(UTC), first_token=None)
         async with aclosing(session.engine.complete(request)) as parts:
             async for raw in parts:
                 part = plain(raw)
                 if isinstance(part, Final):
-                    self._time(engine_end=datetime.now(UTC))
+                    draft.time(engine_end=datetime.now(UTC))
                     return part
-                if isinstance(part, Prompted):
-                    self._prompted = part
+                if isinstance(part, Prompted | Tokens):
+                    draft.take(part)
                     continue
                 if not self.deltas:
-                    self._time(first_token=datetime.now(UTC))
+                    draft.time(first_token=datetime.now(UTC))
                 self.deltas.append(part)
                 if asked.stream:  # else nobody wants to know before the end
                     self._notify()
         raise EngineUnavailable(f"the engine {session.engine.name} stopped without an answer")
-
-    def _remember(self, final: Final | None) -> None:
-        recorder = self._session.recorder
-        if self._tools_hash is not None:
-            recorder.tools_on_disk.add(self._tools_hash)
-        assert self._placed is not None
-        recorder.tree.add(self.id, self._placed, final.message if final else None, self._tools_hash)
 
     def _count(self, final: Final | None, error: OrchardError | None) -> None:
         state = self._session.state
@@ -189,65 +169,32 @@ class Exchange:
             state.last_error = None
             state.prompt_tokens += final.usage.prompt_tokens
             state.completion_tokens += final.usage.completion_tokens
+            if (prices := self._session.budget.prices) is not None:
+                state.cost += prices.of(final.usage)
         elif error is not None and error.reason == "cut":
             state.aborted += 1
         elif error is not None:
             state.failed += 1
             state.error, state.error_code, state.last_error = str(error), error.code, told_code(error)
 
-    def _call_record(self, final: Final | None, error: OrchardError | None) -> CallRecord:
-        session, placed = self._session, self._placed
-        assert placed is not None
-        return CallRecord(
-            id=self.id, session=session.id, index=self._index, purpose=self._purpose, dialect=self._dialect,
-            streamed=self.streamed, engine=session.engine.name, times=self._times, response_id=self.response_id,
-            tools_hash=self._tools_hash, tools=self._tools_to_store(), **_placed_facts(placed),
-            **(self._answered(final) if final else self._unanswered(error)),
-        )  # fmt: skip
-
-    def _answered(self, final: Final) -> dict[str, Any]:
-        return {
-            "model": final.model or self._session.model or self.model,
-            "policy_version": final.policy_version or self._session.engine.policy_version,
-            "sampling": self._request.params if final.sampling is None else final.sampling,
-            "answer": final.message, "finish_reason": final.finish_reason, "usage": final.usage,
-            "prompt_ids": final.prompt_ids, "sampled_ids": final.sampled_ids, "logprobs": final.logprobs,
-        }  # fmt: skip
-
-    def _unanswered(self, error: OrchardError | None) -> dict[str, Any]:
+    def _record(self, final: Final | None, error: OrchardError | None) -> CallRecord:
+        if final is not None:
+            return self._drafted.answered(final)
         partial = Assembly()
         for delta in self.deltas:
             partial.add(delta.delta)
-        cut = error is not None and error.reason == "cut"
-        return {
-            "model": self._session.model or self.model,
-            "policy_version": self._session.engine.policy_version,
-            "sampling": self._request.params, "usage": Usage(),
-            "answer": partial.message if self.deltas else None,
-            "status": "aborted" if self.deltas or cut else "error",
-            "error": str(error), "error_code": error.code if error else None,
-        }  # fmt: skip
-
-    def _tools_to_store(self) -> list[dict[str, Any]] | None:
-        if self._tools_hash is None or self._tools_hash in self._session.recorder.tools_on_disk:
-            return None
-        return self._request.tools
+        return self._drafted.unanswered(partial.message if self.deltas else None, error)
 
     @property
     def _request(self) -> ModelRequest:
         assert self.asked is not None
         return self.asked
 
-    def _time(self, **times: datetime | None) -> None:
-        self._times = self._times.model_copy(update=times)
+    @property
+    def _drafted(self) -> Draft:
+        assert self._draft is not None
+        return self._draft
 
     def _notify(self) -> None:
         pulse, self.pulse = self.pulse, asyncio.Event()
         pulse.set()
-
-
-def _placed_facts(placed: Placement) -> dict[str, Any]:
-    return {
-        "parent": placed.parent, "matched": placed.matched, "kept_messages": placed.kept_messages,
-        "edits": placed.edits, "messages": placed.messages,
-    }  # fmt: skip

@@ -51,6 +51,9 @@ class GatewayConfig:
     header_grace_seconds: float = 1.0
     """How long a stream's headers wait for a first sign of the engine, so that a refusal still has its status."""
     body_bytes: int = 64 << 20
+    training: bool = False
+    """Whether calls are to be trained on: parameters that change the distribution (top-p, penalties, logit bias …) are
+    then left out, and named in the record."""
 
 
 class Gateway:
@@ -154,6 +157,7 @@ class Gateway:
             id=session_id, url=f"{self.url}/s/{name or session_id}", target=f"unix:{path}", engine=self._engine(engine),
             model=model, aliases=tuple(aliases), store=self._store, labels=dict(labels or {}),
             budget=budget or Budget(), hold_seconds=self._config.hold_seconds, on_close=self.close_session,
+            training=self._config.training,
         )  # fmt: skip
         session.api_key = api_key or session.api_key
         await self._store.append(

@@ -10,12 +10,31 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from orchard.core.errors import InvalidArgument
 from orchard.core.ids import new_id
 from orchard.gateway.dialects.base import Dialect, ModelRequest
 from orchard.gateway.engine import Engine
 from orchard.gateway.errors import BudgetExceeded
-from orchard.gateway.exchange import Exchange, Recorder
-from orchard.trajectories import RefusalRecord, RetryRecord, Store
+from orchard.gateway.exchange import Exchange
+from orchard.gateway.recording import Recorder
+from orchard.trajectories import RefusalRecord, RetryRecord, Store, Usage
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What tokens cost, a million of them, in any one currency."""
+
+    prompt: float
+    completion: float
+    cached: float | None = None
+    """Prompt tokens that the engine had computed before; None: as others."""
+
+    def of(self, usage: Usage) -> float:
+        """Return what a call cost."""
+        cached = self.prompt if self.cached is None else self.cached
+        fresh = usage.prompt_tokens - usage.cached_tokens
+        total = fresh * self.prompt + usage.cached_tokens * cached + usage.completion_tokens * self.completion
+        return total / 1e6
 
 
 @dataclass(frozen=True)
@@ -27,10 +46,17 @@ class Budget:
     """Prompt and completion tokens of all calls together, as the engine counts them."""
     seconds: float | None = None
     """Wall time since the session was opened."""
+    cost: float | None = None
+    """Of all calls together, by ``prices``."""
+    prices: Prices | None = None
+
+    def __post_init__(self) -> None:
+        if self.cost is not None and self.prices is None:
+            raise InvalidArgument("a budget of cost wants the prices of tokens", field="prices")
 
     def facts(self) -> dict[str, float]:
         """Return the bounds that are set."""
-        every = {"turns": self.turns, "tokens": self.tokens, "seconds": self.seconds}
+        every = {"turns": self.turns, "tokens": self.tokens, "seconds": self.seconds, "cost": self.cost}
         return {name: float(value) for name, value in every.items() if value is not None}
 
 
@@ -42,8 +68,10 @@ class SessionState:
     """Calls answered."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cost: float = 0.0
+    """Of the calls answered, where the budget names prices."""
     cut: str | None = None
-    """The budget that ended it (``turns``, ``tokens``, ``seconds``), once a call was refused for it."""
+    """The budget that ended it (``turns``, ``tokens``, ``seconds``, ``cost``), once a call was refused for it."""
     engine_failures: int = 0
     """Failed attempts at the engine, those that a later attempt made good included."""
     failed: int = 0
@@ -79,6 +107,8 @@ class Session:
     store: Store
     aliases: tuple[str, ...] = ()
     """Further names that ``/models`` lists."""
+    training: bool = False
+    """Whether its calls are to be trained on: parameters that change the distribution are then left out, and named."""
     recorder: Recorder = field(default_factory=Recorder)
     hold_seconds: float = 240.0
     """How long a call waits for an engine that is away."""
@@ -125,6 +155,7 @@ class Session:
             "turns": state.turns + len(self._running),
             "tokens": state.prompt_tokens + state.completion_tokens,
             "seconds": time.monotonic() - self._opened,
+            "cost": state.cost,
         }
         for name, bound in budget.facts().items():
             if spent[name] >= bound:

@@ -1,4 +1,8 @@
-"""Where a call hangs in its session's tree: matched by the messages that it keeps of an earlier conversation."""
+"""Where a call hangs in its session's tree: matched by the messages that it keeps of an earlier conversation.
+
+Where the calls have token ids, the tree knows them too: the ids of the longest recorded conversation that a prompt
+begins with are what it is built upon.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from orchard.trajectories.messages import Mark, Message, mark, rank_keys
+from orchard.gateway.engine import Prefix
+from orchard.gateway.shared_ids import SharedIds
+from orchard.trajectories.messages import Mark, Message, canonical_order, differences, mark, rank_keys
 
 _DIGEST = 16
 """Bytes of a message's digest; only digests stay in memory, for as long as the session is open."""
@@ -23,16 +29,15 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class Placement:
-    """How a prompt is recorded; the fields of ``CallRecord`` of the same names."""
+class _Trail:
+    """A conversation. Results of parallel calls are looked up in the order of the calls, however they came."""
 
-    parent: str | None
-    matched: str
-    kept_messages: int
-    edits: dict[int, Message]
-    messages: list[Message]
-    trail: list[_Step]
-    """The prompt as ``CallTree.add`` takes it."""
+    raw: bytes
+    """Digests in the order served."""
+    order: tuple[int, ...]
+    """Which message stands where in the order of look-up."""
+    steps: list[_Step]
+    """In that order."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +46,37 @@ class _Known:
 
     id: str
     raw: bytes
+    order: tuple[int, ...]
     tools_hash: str | None
+    ids: SharedIds | None = None
+    """Of prompt and answer together; None where the engine gave none."""
 
     def form(self, at: int) -> bytes:
         """Return the digest of message ``at``, -1 being the last."""
         at = at if at >= 0 else len(self.raw) // _DIGEST - 1
         return self.raw[at * _DIGEST : (at + 1) * _DIGEST]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How a prompt is recorded; the fields of ``CallRecord`` of the same names."""
+
+    parent: str | None
+    matched: str
+    kept_messages: int
+    edits: dict[int, Message]
+    messages: list[Message]
+    trail: _Trail
+    """The prompt as ``CallTree.add`` takes it."""
+    normalised: list[str] = field(default_factory=list[str])
+    boundary: tuple[_Known, int] | None = None
+    """The longest conversation with ids that the prompt begins with, and how many messages it has."""
+
+    def prefix(self) -> Prefix | None:
+        """Return that conversation's ids."""
+        if self.boundary is None or self.boundary[0].ids is None:
+            return None
+        return Prefix(self.boundary[1], self.boundary[0].ids.whole())
 
 
 @dataclass
@@ -67,6 +97,10 @@ class _Node:
         found = variants.get(reasoning)
         return found if found is not None or reasoning else next(reversed(variants.values()))
 
+    def answer(self, last: bytes, tools_hash: str | None) -> _Known | None:
+        """Return the call with ids that gave this answer to the same tools."""
+        return _closest([one for one in self.answers if one.ids is not None and one.tools_hash == tools_hash], last)
+
 
 def tools_digest(tools: Sequence[Message]) -> str | None:
     """Return a digest of the tools; None where there are none."""
@@ -81,29 +115,57 @@ class CallTree:
     def __init__(self) -> None:
         self._root = _Node()
         self._marks: dict[bytes, Mark] = {}
+        self._calls: dict[str, _Known] = {}
 
     def place(self, messages: list[Message], tools_hash: str | None) -> Placement:
         """Find the recorded conversation of which ``messages`` keeps the most."""
         trail = self._trail(messages)
-        node, kept = self._root, 0
-        for step in trail:
+        node, kept, boundary = self._root, 0, None
+        for step in trail.steps:
             following = node.child(step.key, step.reasoning)
             if following is None:
                 break
             node, kept = following, kept + 1
+            if (answered := node.answer(step.raw, tools_hash)) is not None:
+                boundary = answered, kept
         if kept == 0 or node.first is None:
             return Placement(None, "root", 0, {}, messages, trail)
-        parent = _owner(node, trail[kept - 1].raw)
-        extends = node.answers and parent.tools_hash == tools_hash
-        edits = {at: messages[at] for at in range(kept) if trail[at].raw != parent.form(at)}
-        return Placement(parent.id, "extends" if extends else "forked", kept, edits, messages[kept:], trail)
+        parent = _closest(node.answers, trail.steps[kept - 1].raw) or node.first
+        extends = bool(node.answers) and parent.tools_hash == tools_hash
+        edits = {at: messages[at] for at in range(kept) if _at(trail.raw, at) != parent.form(at)}
+        return Placement(
+            parent.id, "extends" if extends else "forked", kept, edits, messages[kept:], trail,
+            self._normalised(parent, trail, kept) if edits else [], boundary,
+        )  # fmt: skip
 
-    def add(self, call_id: str, placed: Placement, answer: Message | None, tools_hash: str | None) -> None:
-        """Remember a call that is durable, with its answer if it has a whole one."""
-        trail = placed.trail if answer is None else [*placed.trail, *self._trail([answer])]
-        known = _Known(call_id, b"".join(step.raw for step in trail), tools_hash)
+    def kept_ids(self, placed: Placement, prompt: Sequence[int]) -> int:
+        """Return how many ids ``prompt`` has in common with the beginning of its parent's conversation."""
+        parent = self._calls[placed.parent].ids if placed.parent else None
+        return 0 if parent is None else parent.common(prompt)
+
+    def add(
+        self,
+        call_id: str,
+        placed: Placement,
+        answer: Message | None,
+        tools_hash: str | None,
+        ids: tuple[int, Sequence[int]] | None = None,
+    ) -> None:
+        """Remember a call that is durable.
+
+        Args:
+            call_id: its id.
+            placed: where ``place`` put it.
+            answer: its answer, if it has a whole one.
+            tools_hash: of its tools.
+            ids: how many its prompt keeps of its parent's (``kept_ids``), and the rest of the prompt's and answer's.
+        """
+        trail = placed.trail if answer is None else self._with_answer(placed.trail, answer)
+        parent = self._calls[placed.parent].ids if placed.parent else None
+        shared = None if ids is None else SharedIds(parent, *ids)
+        known = self._calls[call_id] = _Known(call_id, trail.raw, trail.order, tools_hash, shared)
         node = self._root
-        for step in trail:
+        for step in trail.steps:
             following = node.child(step.key, step.reasoning)
             if following is None:
                 following = node.children.setdefault(step.key, {})[step.reasoning] = _Node(known)
@@ -111,7 +173,18 @@ class CallTree:
         if answer is not None:
             node.answers.append(known)
 
-    def _trail(self, messages: list[Message]) -> list[_Step]:
+    def _normalised(self, parent: _Known, trail: _Trail, kept: int) -> list[str]:
+        """Return what was left aside for the kept messages to be equal."""
+        found: set[str] = set()
+        for at in range(kept):
+            recorded, given = parent.form(parent.order[at]), trail.steps[at].raw
+            if recorded != given:
+                found |= differences(self._marks[recorded], self._marks[given])
+        if parent.order[:kept] != trail.order[:kept]:
+            found.add("result_order")
+        return sorted(found)
+
+    def _trail(self, messages: Sequence[Message]) -> _Trail:
         """Histories come back whole with each call: what was seen before in this very form is not looked into again."""
         raws = [_form(message) for message in messages]
         marks: list[Mark] = []
@@ -119,18 +192,25 @@ class CallTree:
             if raw not in self._marks:
                 self._marks[raw] = mark(message)
             marks.append(self._marks[raw])
-        steps = zip(raws, rank_keys(marks), marks, strict=True)
-        return [_Step(raw, key, one.reasoning) for raw, key, one in steps]
+        steps = [_Step(*one) for one in zip(raws, rank_keys(marks), (one.reasoning for one in marks), strict=True)]
+        order = tuple(canonical_order(marks))
+        return _Trail(b"".join(raws), order, [steps[at] for at in order])
+
+    def _with_answer(self, trail: _Trail, answer: Message) -> _Trail:
+        """An answer answers no tool call, so that it has the same key in any conversation."""
+        own = self._trail([answer])
+        return _Trail(trail.raw + own.raw, (*trail.order, len(trail.order)), [*trail.steps, *own.steps])
 
 
 def _form(message: Message) -> bytes:
     return hashlib.blake2b(json.dumps(message).encode(), digest_size=_DIGEST).digest()
 
 
-def _owner(node: _Node, last: bytes) -> _Known:
+def _at(raw: bytes, at: int) -> bytes:
+    return raw[at * _DIGEST : (at + 1) * _DIGEST]
+
+
+def _closest(answers: Sequence[_Known], last: bytes) -> _Known | None:
     """Of several calls that gave one answer, the one that gave it in this very form (ids differ), else the last."""
-    if not node.answers:
-        assert node.first is not None
-        return node.first
-    same = [known for known in node.answers if known.form(-1) == last]
-    return (same or node.answers)[-1]
+    same = [known for known in answers if known.form(-1) == last]
+    return (same or answers or [None])[-1]

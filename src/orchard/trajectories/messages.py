@@ -1,16 +1,18 @@
 """When two chat messages are the same: harnesses send the model's own turns back in other forms.
 
 Seen: arguments re-serialised, text as a list of parts, ``null`` / ``""`` / ``[]`` / no content, ids of tool calls
-rewritten, reasoning left out, cache marks. Each of these is equal here; anything else that differs is a difference.
+rewritten, reasoning left out, cache marks, results of parallel calls in another order. Each of these is equal here;
+anything else that differs is a difference.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, cast
 
 Message = dict[str, Any]
@@ -42,6 +44,8 @@ class Mark:
     """Id of the tool call that it answers."""
     reasoning: str
     """Counts only where both messages have some."""
+    forms: tuple[int, ...]
+    """Hashes of what does not count, by kind, in the order of ``_FORMS``."""
 
 
 def mark(message: Mapping[str, Any]) -> Mark:
@@ -52,7 +56,20 @@ def mark(message: Mapping[str, Any]) -> Mark:
         calls=tuple(str(call.get("id")) for call in _dicts(message.get("tool_calls"))),
         answers=None if answers is None else str(answers),
         reasoning=reasoning_of(message),
+        forms=tuple(hash(_text(form(message))) for form in _FORMS.values()),
     )
+
+
+def differences(recorded: Mark, given: Mark) -> set[str]:
+    """Return what had to be left aside for two messages of other forms to be the same.
+
+    ``arguments``, ``content_form``, ``ids``, ``empty``, ``cache_marks``, ``reasoning_dropped``, or ``fields`` for what
+    has no name of its own: the order of keys, fields of a tool call that say nothing.
+    """
+    found = {name for name, one, two in zip(_FORMS, recorded.forms, given.forms, strict=True) if one != two}
+    if recorded.reasoning and not given.reasoning:
+        found.add("reasoning_dropped")
+    return found or {"fields"}
 
 
 def rank_keys(marks: Iterable[Mark]) -> list[bytes]:
@@ -63,19 +80,32 @@ def rank_keys(marks: Iterable[Mark]) -> list[bytes]:
     return [one.digest if rank is None else one.digest + rank.to_bytes(4, signed=True) for one, rank in _ranked(marks)]
 
 
+def canonical_order(marks: Iterable[Mark]) -> list[int]:
+    """Return the positions of the messages with results of parallel calls in the order of the calls."""
+    ranks = [-1 if rank is None else rank for _, rank in _ranked(marks)]
+    order: list[int] = []
+    for _, run in groupby(range(len(ranks)), key=lambda at: ranks[at] >= 0):
+        order += sorted(run, key=lambda at: ranks[at] if ranks[at] >= 0 else at)
+    return order
+
+
 def keys(messages: Iterable[Mapping[str, Any]]) -> list[bytes]:
-    """Return the keys of a conversation."""
-    return rank_keys(mark(message) for message in messages)
+    """Return the keys of a conversation, in its canonical order."""
+    marks = [mark(message) for message in messages]
+    found = rank_keys(marks)
+    return [found[at] for at in canonical_order(marks)]
 
 
 def normal_forms(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """Return what counts of each message, but for its reasoning."""
+    """Return what counts of each message, but for its reasoning, in the canonical order."""
     whole = list(messages)
-    ranks = [rank for _, rank in _ranked(mark(message) for message in whole)]
-    return [
+    marks = [mark(message) for message in whole]
+    ranks = [rank for _, rank in _ranked(marks)]
+    forms = [
         _form(message) if rank is None else {**_form(message), "tool_call_id": rank}
         for message, rank in zip(whole, ranks, strict=True)
     ]
+    return [forms[at] for at in canonical_order(marks)]
 
 
 def _ranked(marks: Iterable[Mark]) -> Iterator[tuple[Mark, int | None]]:
@@ -170,6 +200,39 @@ def _dicts(value: Any) -> list[Message]:
     if not isinstance(value, list):
         return []
     return [cast("Message", item) for item in cast("list[Any]", value) if isinstance(item, dict)]
+
+
+def _raw_arguments(message: Mapping[str, Any]) -> Any:
+    return [cast("Message", call.get("function") or {}).get("arguments") for call in _dicts(message.get("tool_calls"))]
+
+
+def _shape(message: Mapping[str, Any]) -> Any:
+    """One text, or which parts."""
+    content: Any = message.get("content")
+    if not content or not isinstance(content, list):
+        return "text"
+    texts = [_text_of(part) for part in cast("list[Any]", content)]
+    return [None if text is None else len(text) for text in texts]
+
+
+def _all_ids(message: Mapping[str, Any]) -> Any:
+    return [message.get("tool_call_id"), [call.get("id") for call in _dicts(message.get("tool_calls"))]]
+
+
+def _empty(message: Mapping[str, Any]) -> Any:
+    fields = (*_IGNORED, *_REASONING, "content", "tool_calls")
+    return {key: value for key, value in message.items() if value is None or (key in fields and not value)}
+
+
+def _cache_marks(message: Mapping[str, Any]) -> Any:
+    parts = [message, *_dicts(message.get("content")), *_dicts(message.get("tool_calls"))]
+    marks = [{key: part[key] for key in sorted(_ALWAYS_IGNORED) if key in part} for part in parts]
+    return [mark for mark in marks if mark]
+
+
+_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "arguments": _raw_arguments, "content_form": _shape, "ids": _all_ids, "empty": _empty, "cache_marks": _cache_marks,
+}  # fmt: skip
 
 
 def _text(form: object) -> str:
