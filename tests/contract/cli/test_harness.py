@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.service.conftest import busybox
 from tests.support.cli import Done, orchard
 
 from orchard.harness.registry import HARNESSES
+from orchard.sandbox.conformance.roots import special_images
 
-__all__ = ["busybox"]
 pytestmark = pytest.mark.root
 GIVES_UP = ["sh", "-c", "exit 3"]
 SAYS_SO = ["sh", "-c", "echo done"]
@@ -18,6 +17,11 @@ SAYS_SO = ["sh", "-c", "echo done"]
 
 def check(home: Path, *argv: str) -> Done:
     return orchard("harness", "check", *argv, env={"ORCHARD_HOME": str(home), "ORCHARD_CACHE": str(home / "cache")})
+
+
+@pytest.fixture(scope="module")
+def busybox(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return special_images(tmp_path_factory.mktemp("images"))["busybox"]
 
 
 def test_the_list_names_what_each_needs(tmp_path: Path) -> None:
