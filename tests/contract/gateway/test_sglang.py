@@ -85,12 +85,14 @@ async def test_a_server_without_log_probabilities_is_refused() -> None:
 
 
 async def test_log_probabilities_from_before_the_temperature_are_refused() -> None:
-    def probe(best: float) -> dict[str, Any]:
+    def probe(second: float) -> dict[str, Any]:
         event = sglang_event(ENTRIES[:1], 1, finish={"type": "length", "length": 1})
-        event["meta_info"]["output_top_logprobs"] = [[[best, 5, None]]]
+        event["meta_info"]["output_top_logprobs"] = [[[0.0, 5, None], [second, 6, None]]]
         return event
 
-    async with serving(sglang(generate=[probe(-0.5), probe(-0.5), probe(-0.5), probe(-9.0), SGLANG_ANSWER])) as server:
+    async with serving(
+        sglang(generate=[probe(-18.0), probe(-18.0), probe(-18.0), probe(-9.0), SGLANG_ANSWER])
+    ) as server:
         engine = SglangEngine(server.url)
         with pytest.raises(EngineRefused, match="SGLANG_RETURN_ORIGINAL_LOGPROB"):
             await sample(engine, asks(temperature=0.7))

@@ -66,7 +66,7 @@ async def test_a_server_that_is_not_token_exact_is_refused(answer: list[Any]) ->
 
 
 async def test_log_probabilities_from_before_the_temperature_are_refused() -> None:
-    raw, processed = [vllm_probe(-0.5), vllm_probe(-0.5)], [vllm_probe(-0.5), vllm_probe(-9.0)]
+    raw, processed = [vllm_probe(-18.0, -20.0), vllm_probe(-18.0)], [vllm_probe(-18.0), vllm_probe(-9.0)]
     async with serving(vllm(completions=[VLLM_ANSWER, *raw, *processed, VLLM_ANSWER])) as server:
         engine = VllmEngine(server.url)
         await sample(engine, asks())  # at temperature 1 it makes no difference
@@ -75,7 +75,7 @@ async def test_log_probabilities_from_before_the_temperature_are_refused() -> No
         for _ in range(2):  # the second does not look again
             assert (await sample(engine, asks(temperature=0.7)))[0] == [5, 6, 2]
         await engine.close()
-    assert [body["temperature"] for body in server.bodies("/v1/completions")] == [1.0, 1.0, 100.0, 1.0, 100.0, 0.7, 0.7]
+    assert [body["temperature"] for body in server.bodies("/v1/completions")] == [1.0, 1.0, 2.0, 1.0, 2.0, 0.7, 0.7]
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,9 @@ VLLM_ANSWER = [
 ]
 
 
-def vllm_probe(best: float) -> dict[str, Any]:
-    told = {"text_offset": [0], "token_logprobs": [best], "tokens": ["a"], "top_logprobs": [{"a": best, "b": best - 1}]}
+def vllm_probe(second: float, sampled: float = -30.0) -> dict[str, Any]:
+    """The two likeliest ids, of which the first is certain, and the sampled one."""
+    told = {"token_logprobs": [sampled], "tokens": ["c"], "top_logprobs": [{"c": sampled, "a": 0.0, "b": second}]}
     return {"choices": [{"index": 0, "text": "a", "finish_reason": "length", "logprobs": told}]}
 
 

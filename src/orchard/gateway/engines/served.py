@@ -150,12 +150,12 @@ class ServedEngine(ABC):
     def _reading(self, request: TokenRequest, call: Call) -> Answer: ...
 
     @abstractmethod
-    def _best(self, facts: Message) -> float:
-        """Return the log-probability of the likeliest first id."""
+    def _probe(self, request: TokenRequest, temperature: float) -> Message:
+        """Return the body that asks for one id, and for the log-probabilities of the two likeliest."""
 
     @abstractmethod
-    def _probe(self, request: TokenRequest, temperature: float) -> Message:
-        """Return the body that asks for one id, and for the log-probability of the likeliest."""
+    def _second(self, facts: Message) -> float:
+        """Return the log-probability of the second likeliest id: it is told apart even where the first is certain."""
 
     @abstractmethod
     async def _hold(self) -> None: ...
@@ -220,11 +220,11 @@ class ServedEngine(ABC):
 
     async def _see_processed(self, request: TokenRequest) -> None:
         """The same prompt at two temperatures has two distributions, unless they are told from before it is applied."""
-        best: list[float] = []
-        for temperature in (1.0, 100.0):
+        seen: list[float] = []
+        for temperature in (1.0, 2.0):  # vLLM takes none above
             async with self._server.ask(self._path, self._probe(request, temperature)) as response:
-                best.append(self._best(await response.json()))
-        if best[0] == best[1]:
+                seen.append(self._second(await response.json()))
+        if seen[0] == seen[1]:
             raise EngineRefused(
                 f"{self._server.url} tells log-probabilities from before the temperature is applied: start it "
                 f"{self._raw_logprobs}, or sample at temperature 1"

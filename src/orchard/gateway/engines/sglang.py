@@ -81,11 +81,11 @@ class SglangEngine(ServedEngine):
     def _probe(self, request: TokenRequest, temperature: float) -> Message:
         sampling = {"max_new_tokens": 1, "temperature": temperature}
         return {
-            "input_ids": list(request.ids), "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 1,
+            "input_ids": list(request.ids), "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 2,
         }  # fmt: skip
 
-    def _best(self, facts: Message) -> float:
-        return facts["meta_info"]["output_top_logprobs"][0][0][0]
+    def _second(self, facts: Message) -> float:
+        return facts["meta_info"]["output_top_logprobs"][0][1][0]
 
 
 class _Reading(Answer):

@@ -92,11 +92,11 @@ class VllmEngine(ServedEngine):
         return body
 
     def _probe(self, request: TokenRequest, temperature: float) -> Message:
-        once: Message = {"max_tokens": 1, "temperature": temperature, "logprobs": 1, "top_p": 1.0, "top_k": 0}
+        once: Message = {"max_tokens": 1, "temperature": temperature, "logprobs": 2, "top_p": 1.0, "top_k": 0}
         return {"model": self._adapter or self._model, "prompt": list(request.ids), **once}
 
-    def _best(self, facts: Message) -> float:
-        return max(facts["choices"][0]["logprobs"]["top_logprobs"][0].values())
+    def _second(self, facts: Message) -> float:
+        return sorted(facts["choices"][0]["logprobs"]["top_logprobs"][0].values())[-2]  # the sampled one is there too
 
 
 class _Reading(Answer):
