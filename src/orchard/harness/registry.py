@@ -14,6 +14,7 @@ HARNESSES = {
     "claude-code": "orchard.harness.claude_code:ClaudeCode",
     "codex": "orchard.harness.codex:Codex",
     "command": "orchard.harness.command:CommandHarness",
+    "kimi-code": "orchard.harness.kimi_code:KimiCode",
     "mini-swe-agent": "orchard.harness.mini_swe_agent.driver:MiniSweAgent",
     "openhands": "orchard.harness.openhands.driver:OpenHands",
     "opencode": "orchard.harness.opencode:OpenCode",
