@@ -14,9 +14,9 @@ from typing import Any, cast
 
 from orchard.gateway.dialects.base import ModelRequest
 from orchard.gateway.tree import Placement
+from orchard.trajectories import WORK
 from orchard.trajectories.messages import Message
 
-WORK = ("agent", "subagent")
 PURPOSES = (*WORK, "title", "summary", "compaction", "side")
 _INSTRUCTIONS = ("system", "developer")
 _HEAD = 4000

@@ -2,6 +2,7 @@
 
 from orchard.trajectories.filters import Filter
 from orchard.trajectories.records import (
+    WORK,
     AnyRecord,
     CallRecord,
     CallTimes,
@@ -23,6 +24,7 @@ from orchard.trajectories.store import RolloutRow, SessionRow, Store
 from orchard.trajectories.trajectory import Branch, Trajectory, total_usage
 
 __all__ = [
+    "WORK",
     "AnyRecord",
     "Branch",
     "CallRecord",

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 SCHEMA = 1
+WORK = ("agent", "subagent")
+"""Purposes of the calls by which a task is worked on; all others are beside it."""
 
 
 class Record(BaseModel):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from orchard.trajectories.records import CallRecord
+from orchard.trajectories.records import WORK, CallRecord, PolicySpan
 from orchard.trajectories.trajectory import Trajectory
 
 
@@ -15,34 +15,56 @@ class Sample:
 
     ids: list[int] = field(default_factory=list[int])
     mask: list[bool] = field(default_factory=list[bool])
-    """True for tokens that the model sampled and that no other sample trains."""
+    """True for tokens that the model sampled freely and that no other sample trains."""
     logprobs: list[float] = field(default_factory=list[float])
     """As the engine sampled them; 0.0 for all others."""
     weight: float = 1.0
     """Advantage or weight of the whole sample."""
     calls: list[str] = field(default_factory=list[str])
     """The calls whose answers are in it."""
+    spans: list[PolicySpan] = field(default_factory=list[PolicySpan])
+    """Which version of the weights sampled which of its tokens, where that is known."""
 
     def add(self, prompt: Sequence[int], call: CallRecord, *, train: bool) -> None:
         """Append what ``prompt`` has beyond ``ids``, then what the call sampled."""
         fresh, sampled = prompt[len(self.ids) :], call.sampled_ids or []
+        start = len(self.ids) + len(fresh)
+        free = [train] * len(sampled)
+        for span in call.masked:
+            free[span.start : span.end] = [False] * len(free[span.start : span.end])
         self.ids += [*fresh, *sampled]
-        self.mask += [False] * len(fresh) + [train] * len(sampled)
+        self.mask += [False] * len(fresh) + free
         self.logprobs += [0.0] * len(fresh) + list(call.logprobs or [0.0] * len(sampled))
         self.calls.append(call.id)
+        self.spans += [
+            PolicySpan(version=span.version, start=start + span.start, end=start + span.end) for span in _spans(call)
+        ]
 
 
-def to_samples(trajectory: Trajectory, *, weight: float = 1.0) -> list[Sample]:
+def _spans(call: CallRecord) -> Sequence[PolicySpan]:
+    if call.spans or call.policy_version is None:
+        return call.spans
+    return [PolicySpan(version=call.policy_version, start=0, end=len(call.sampled_ids or []))]
+
+
+def to_samples(trajectory: Trajectory, *, weight: float = 1.0, purposes: Collection[str] | None = WORK) -> list[Sample]:
     """Return the samples of the session that counts; calls without token ids give none.
 
     A call whose prompt does not begin with the ids so far (a context that was edited or rendered anew) begins another
     sample. A call on several branches is trained in the first.
+
+    Args:
+        trajectory: what was recorded.
+        weight: of each sample.
+        purposes: which calls are trained; None: all. The others stay what a later prompt holds of them.
     """
     found: list[Sample] = []
     trained: set[str] = set()
     for branch in trajectory.branches():
         current: Sample | None = None
         for call in branch.calls:
+            if purposes is not None and call.purpose not in purposes:
+                continue
             prompt = trajectory.prompt_ids(call.id)
             if prompt is None or call.sampled_ids is None:
                 current = None

@@ -88,11 +88,13 @@ class Trajectory:
     def prompt_ids(self, call_id: str) -> list[int] | None:
         """Return the token ids of the prompt, those kept of its parent included; None where none were recorded."""
         call = self.call(call_id)
-        if call.prompt_ids is None or call.kept_ids == 0 or call.parent is None:
-            return call.prompt_ids
-        before = self.prompt_ids(call.parent)
-        parent = self.call(call.parent)
-        return None if before is None else [*before, *(parent.sampled_ids or [])][: call.kept_ids] + call.prompt_ids
+        kept, pieces = call.kept_ids, [call.prompt_ids]
+        while kept and call.parent is not None:
+            call = self.call(call.parent)
+            own = None if call.prompt_ids is None else [*call.prompt_ids, *(call.sampled_ids or [])]
+            pieces.append(own and own[: max(0, kept - call.kept_ids)])
+            kept = min(kept, call.kept_ids)
+        return None if None in pieces else [number for piece in reversed(pieces) for number in piece or ()]
 
     def tools(self, call_id: str) -> list[Message]:
         """Return the tools that this call could use."""

@@ -50,7 +50,7 @@ class ScriptEngine:
         name: str = "script",
         policy_version: str | None = None,
     ) -> None:
-        self._script = script if callable(script) else [_message(step) for step in script]
+        self._script = script if callable(script) else [as_message(step) for step in script]
         self._latency, self._at_end = latency, at_end
         self.name, self.policy_version = name, policy_version
 
@@ -94,7 +94,7 @@ class ScriptEngine:
 
     def _step(self, request: EngineRequest) -> Message:
         if callable(self._script):
-            step = _message(self._script(request.messages, request.tools))
+            step = as_message(self._script(request.messages, request.tools))
         elif request.turn < len(self._script):
             step = self._script[request.turn]
         elif self._at_end == "repeat" and self._script:
@@ -108,7 +108,7 @@ class ScriptEngine:
         return {**step, "tool_calls": calls} if calls else dict(step)
 
 
-def _message(step: Step) -> Message:
+def as_message(step: Step) -> Message:
     """Return the assistant message of a step; tool calls without an id get one when they are answered."""
     if isinstance(step, str):
         return {"role": "assistant", "content": step}

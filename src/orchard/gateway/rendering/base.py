@@ -89,6 +89,14 @@ class Renderer(Protocol):
         """
         ...
 
+    def answer(self, message: Message) -> list[int]:
+        """Return the ids by which a model would have said ``message``, the end of its turn included.
+
+        Raises:
+            EngineRefused: see ``render``.
+        """
+        ...
+
     def reader(
         self,
         prompt: Sequence[int],

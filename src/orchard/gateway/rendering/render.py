@@ -85,6 +85,15 @@ class TemplateRenderer:
         ids = self._vocabulary.encode(text[end:])
         return ids[1:] if prefix[-1] == self.stop_ids[0] else ids
 
+    def answer(self, message: Message) -> list[int]:
+        """See ``Renderer.answer``."""
+        asked: Message = {"role": "user", "content": "-"}
+        before = self._text([asked], (), generate=True)
+        text = self._text([asked, {**message, "role": "assistant"}], (), generate=False)
+        same = next((at for at, (one, two) in enumerate(zip(before, text, strict=False)) if one != two), len(before))
+        end = text.rfind(self._turn_end) + len(self._turn_end)
+        return self._vocabulary.encode(text[same:end])
+
     def reader(
         self,
         prompt: Sequence[int],
