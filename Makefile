@@ -9,7 +9,7 @@ SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 
 .NOTPARALLEL: # a set-up comes before what needs it, also under -j
-.PHONY: help demo test check lint unit contract system vm twins conformance bench cluster-programs cluster cluster-status cluster-down test-cluster images sandboxd setup-demo setup-test setup-cluster lock clean
+.PHONY: help demo test check lint unit contract system vm twins conformance bench cluster-programs cluster cluster-status cluster-down test-cluster test-harness images sandboxd setup-demo setup-test setup-cluster lock clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
@@ -65,6 +65,9 @@ cluster-down: ## remove every trace of the cluster but the cache
 
 test-cluster: setup-cluster sandboxd ## the Kubernetes lane: on the cluster that KUBECONFIG names, else on one brought up for it
 	$(if $(KUBECONFIG),,@trap 'python -m tests.kubernetes.cluster down' EXIT; python -m tests.kubernetes.cluster up &&) $(CLUSTER_TESTS)
+
+test-harness: setup-test sandboxd ## the real agent programs in sealed sandboxes, each installed once into the cache (15 min)
+	$(PYTEST) -q tests/harness -n 2 --dist loadgroup
 
 images: setup-demo sandboxd ## build the service's and the daemon's image without Docker; REGISTRY=host/path pushes them too
 	@python -m deploy.images.build $(REGISTRY) $(if $(PLAIN_HTTP),--plain-http)

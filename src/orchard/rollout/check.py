@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -117,31 +117,34 @@ async def check(
         InvalidArgument: no such harness, or options that it does not take.
         MachineUnfit: it cannot be installed here, or the machine makes no sandboxes.
     """
-    driver = create_harness(harness)
-    options = dict(config or toy.CONFIG.get(harness, {}))
-    driver.check(options)
-    engine = scripted()
-    policy = Policy("toy-model", MODEL, lambda task: engine, expect="pass")
+    job = toy_job(harness, ScriptEngine(toy.answer), image=image, config=config)
     with open_run(folder) as run:
-        async with Gateway(run.store, {"toy": engine}) as gateway:
-            attempt = len(run.closed())
-            job = Job(ToyRepair(image), harness, policy, attempt, options)
+        job = replace(job, attempt=len(run.closed()))
+        async with Gateway(run.store, {}) as gateway:
             await RolloutEngine(run, orchard, gateway, Bounds(tries=1), observe).run([job])
-        return judge(run, run.store.trajectory(job.rollout_id(run.id)), driver.placement)
+        return judge(run, run.store.trajectory(job.rollout_id(run.id)))
 
 
-def scripted() -> Engine:
-    """Return the toy's model."""
-    return ScriptEngine(toy.answer)
+def toy_job(harness: str, engine: Engine, *, image: str | None = None, config: Mapping[str, Any] | None = None) -> Job:
+    """Return the rollout of ``harness`` on the toy repair that ``engine`` answers.
+
+    Raises:
+        InvalidArgument: no such harness, or options that it does not take.
+    """
+    options = dict(config or toy.CONFIG.get(harness, {}))
+    create_harness(harness).check(options)
+    policy = Policy("toy-model", MODEL, lambda task: engine, expect="pass")
+    return Job(ToyRepair(image), harness, policy, 0, options)
 
 
-def judge(run: RunFolder, found: Trajectory, placement: str) -> Report:
+def judge(run: RunFolder, found: Trajectory) -> Report:
     """Return what of a rollout of the toy repair is complete."""
     rollout = found.rollout
     assert rollout is not None
     native = _native(found, run.native(rollout))
     lines = [_end(rollout), *_calls(found), _tools(found), _patch(rollout), _samples(found), native]
     image = str(rollout.environment.get("image_digest") or rollout.environment.get("image") or "")
+    placement = create_harness(rollout.harness).placement
     return Report(rollout.harness, rollout.harness_version, placement, image, lines, dict(forks(found)))
 
 
