@@ -16,6 +16,7 @@ HARNESSES = {
     "command": "orchard.harness.command:CommandHarness",
     "kimi-code": "orchard.harness.kimi_code:KimiCode",
     "mini-swe-agent": "orchard.harness.mini_swe_agent.driver:MiniSweAgent",
+    "openclaw": "orchard.harness.openclaw:OpenClaw",
     "openhands": "orchard.harness.openhands.driver:OpenHands",
     "opencode": "orchard.harness.opencode:OpenCode",
     "pi": "orchard.harness.pi:Pi",
