@@ -1,4 +1,4 @@
-"""Folders for work under way that outlive their process by no more than the next such work."""
+"""Work under way: locks, and folders that outlive their process by no more than the next such work."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+@contextmanager
+def locked(path: Path) -> Generator[None]:
+    """Let one holder at a time, of any process, do what follows; others block. The lock dies with its holder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    held = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 @contextmanager

@@ -9,6 +9,6 @@ A driver says what its layer holds and asks for it::
 """
 
 from orchard.harness.layers.build import build
-from orchard.harness.layers.layer import NODE, PYTHON, Layer
+from orchard.harness.layers.layer import NODE, NODE_PROGRAM, PYTHON, PYTHON_PROGRAM, Layer
 
-__all__ = ["NODE", "PYTHON", "Layer", "build"]
+__all__ = ["NODE", "NODE_PROGRAM", "PYTHON", "PYTHON_PROGRAM", "Layer", "build"]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchard.core.config import cache_dir
 from orchard.core.disk import disk_full, met_full
 from orchard.core.errors import InternalError, InvalidArgument, MachineUnfit
+from orchard.core.scratch import locked
 from orchard.sandbox.layout import ARCHITECTURE, OCI, name_image, new_blobs, put_blob
 from orchard.sandbox.local.images import DEFAULT_PATH, local_name
 from orchard.sandbox.local.powers import find_powers
@@ -128,23 +127,28 @@ def build_debian_image(
     roots = (cache or cache_dir()) / "roots"
     roots.mkdir(parents=True, exist_ok=True)
     layout = roots / f"{suite}-{key}"
-    with _locked(roots / f".{key}.lock"):
+    with locked(roots / f".{key}.lock"):
         if not layout.exists():
             with tempfile.TemporaryDirectory(dir=roots, prefix=".build-") as draft:
                 tar = Path(draft) / "root.tar"
-                _bootstrap(suite, wanted, tar)
+                bootstrap(suite, wanted, tar)
                 make_layout(tar, Path(draft) / "layout")
                 (Path(draft) / "layout").rename(layout)
     return import_layout(layout, f"orchard-{suite}:{key}", settings)
 
 
-def _bootstrap(suite: str, packages: Sequence[str], tar: Path) -> None:
+def bootstrap(suite: str, packages: Sequence[str], tar: Path, variant: str = "minbase") -> None:
+    """Write a tar of a Debian or Ubuntu with ``packages``; the variant ``extract`` has them alone, not set up.
+
+    Raises:
+        MachineUnfit: mmdebstrap is missing or failed, with its own words.
+    """
     if not shutil.which("mmdebstrap"):
         raise MachineUnfit(
             "mmdebstrap is missing, and building an image needs it", hint="sudo apt-get install mmdebstrap"
         )
     mode = "root" if os.getuid() == 0 else "unshare"
-    options = [f"--mode={mode}", "--variant=minbase", "--skip=output/dev", '--aptopt=Acquire::Retries "3"']
+    options = [f"--mode={mode}", f"--variant={variant}", "--skip=output/dev", '--aptopt=Acquire::Retries "3"']
     options += [f"--dpkgopt=path-exclude={path}" for path in _UNWANTED]
     options.append('--customize-hook=rm -f "$1/etc/resolv.conf" "$1/etc/hostname"')  # the host's own
     if packages:
@@ -161,13 +165,3 @@ def _own_suite() -> str:
     facts = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     facts = {name: value.strip('"') for name, value in facts.items()}
     return facts.get("VERSION_CODENAME", "stable") if facts.get("ID") in ("debian", "ubuntu") else "stable"
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Generator[None]:
-    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
