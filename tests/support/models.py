@@ -63,15 +63,17 @@ CALL
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}
-        {{- '<think>\\n\\n</think>\\n\\n' }}
-    {%- endif %}
+NO THOUGHT
 {%- endif %}
 """
 _REASONING = """\
         {%- if message.reasoning_content and loop.index0 > ns.last %}
             {{- '<think>\\n' + message.reasoning_content.strip('\\n') + '\\n</think>\\n\\n' }}
         {%- endif %}"""
+_NO_THOUGHT = """\
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}"""
 _JSON = """\
             {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
             {%- if call.function.arguments is string %}
@@ -92,7 +94,8 @@ _XML = """\
 
 
 def _written(form: str, reasoning: str, call: str) -> str:
-    lines = _HEAD.replace("FORM", form).replace("REASONING", reasoning).replace("CALL", call)
+    head = _HEAD.replace("NO THOUGHT", _NO_THOUGHT if reasoning else "")
+    lines = head.replace("FORM", form).replace("REASONING", reasoning).replace("CALL", call)
     return "\n".join(line for line in lines.splitlines() if line.strip())
 
 

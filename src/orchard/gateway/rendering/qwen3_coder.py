@@ -1,4 +1,4 @@
-"""Qwen3-Coder: a call names its function and each parameter in tags, and values stand there as plain text."""
+"""Qwen3-Coder and Qwen3.5: a call names its function and each parameter in tags, and values stand there as plain text."""
 
 from __future__ import annotations
 
@@ -62,4 +62,4 @@ def _head(tool: str | None) -> str:
     return "<tool_call>\n<function=" + ("" if tool is None else f"{tool}>\n")
 
 
-QWEN3_CODER = Family("qwen3-coder", Syntax(think=None, read=_read), head=_head)
+QWEN3_CODER = Family("qwen3-coder", Syntax(read=_read), head=_head)
