@@ -1,4 +1,4 @@
-"""Qwen3-Coder and Qwen3.5: a call names its function and each parameter in tags, and values stand there as plain text."""
+"""Qwen3-Coder and Qwen3.5: a call names its function and each parameter in tags; values stand there as plain text."""
 
 from __future__ import annotations
 
