@@ -71,8 +71,8 @@ class BlockStream:
         self._open: Block | None = None
         self._count = 0
         self._sent = {"reasoning": "", "text": ""}
-        self._live: tuple[int, str] | None = None
-        """Index and id of the call whose arguments go out as they come."""
+        self._live: str | None = None
+        """Id of the first call, whose arguments go out as they come."""
 
     def delta(self, delta: Message) -> bytes:
         """Return the events of one delta."""
@@ -89,14 +89,12 @@ class BlockStream:
         return b"".join([*events, self._close()])
 
     def _rest(self, message: Message) -> Iterator[Block]:
-        blocks = blocks_of(message, self._response_id)
-        calls = [block for block in blocks if block.kind == "call"]
-        if self._live is not None and calls:
-            gone = next((call for call in calls if self._live[1] == call.call_id), calls[0])
-            blocks.remove(gone)
-        for block in blocks:
+        gone = self._live is not None
+        for block in blocks_of(message, self._response_id):
             if block.kind == "call":
-                yield block
+                if not gone:
+                    yield block
+                gone = False
             elif block.text.startswith(self._sent[block.kind]):
                 block.text = block.text[len(self._sent[block.kind]) :]
                 if block.text or not self._count:
@@ -115,15 +113,16 @@ class BlockStream:
         return events + self._writer.piece(now, text)
 
     def _call(self, piece: Message) -> bytes:
-        index = piece.get("index", 0)
         block = _call_block(piece, 0, "")
+        if piece.get("index", 0) != 0:
+            return b""
         if self._live is None:
             if not block.call_id or not block.name:
                 return b""
-            self._live = index, block.call_id
+            self._live = block.call_id
             events = self._start(block)
             return events + (self._writer.piece(block, block.text) if block.text else b"")
-        if self._open is None or not block.text or (index, block.call_id or self._live[1]) != self._live:
+        if self._open is None or not block.text or block.call_id not in ("", self._live):
             return b""
         self._open.text += block.text
         return self._writer.piece(self._open, block.text)
