@@ -6,18 +6,18 @@ So a training sample is exactly what the model saw and sampled, whatever the har
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, Part, Prompted
 from orchard.gateway.errors import ContextOverflow, EngineUnavailable
 from orchard.gateway.rendering.base import Reader, Renderer
 from orchard.gateway.sampling import Asked, asked
-from orchard.gateway.tokens import Ended, Sampling, TokenEngine, TokenRequest, Tokens
-from orchard.trajectories import Usage
+from orchard.gateway.tokens import Ended, TokenEngine, TokenRequest, Tokens
+from orchard.trajectories import PolicySpan, Usage
 from orchard.trajectories.messages import Message
 
 Mode = Literal["splice", "template"]
@@ -55,12 +55,16 @@ class TokenExact:
         """Render, sample and read; see ``Engine.complete``."""
         wanted = asked(request.params, self.renderer.stop_ids)
         prompted, head = await asyncio.to_thread(self._prompt, request, wanted)  # a first prompt takes many ms
-        sampling = wanted.within(self._max_tokens, self._room(len(prompted.ids)))
+        forced = self.renderer.encode(head) if head else []
+        ids = [*prompted.ids, *forced]
+        sampling = wanted.within(self._max_tokens, self._room(len(ids)))
         yield prompted
         tools = () if wanted.no_calls else request.tools
         reader = self.renderer.reader(prompted.ids, tools, skip=head, stop=wanted.stop)
         answer = _Answer(reader)
-        tokens = TokenRequest(request.session, prompted.ids, sampling, request.stream)
+        if forced:  # a part of the answer, of which nothing was left to chance
+            yield answer.begin(forced)
+        tokens = TokenRequest(request.session, ids, sampling, request.stream)
         async with aclosing(self.engine.generate(tokens)) as parts:
             async for part in parts:
                 if isinstance(part, Ended):
@@ -73,7 +77,11 @@ class TokenExact:
                     break
         for delta in answer.finish():
             yield Delta(delta)
-        yield self._final(answer, len(prompted.ids), sampling)
+        yield self._final(answer, len(prompted.ids), wanted.facts(sampling))
+
+    async def count_tokens(self, messages: Sequence[Message], tools: Sequence[Message]) -> int:
+        """See ``CountsTokens``: the prompt is rendered whole."""
+        return len(await asyncio.to_thread(self.renderer.render, messages, tools))
 
     async def update_weights(self, path: Path, version: str) -> None:
         """See ``TokenEngine.update_weights``."""
@@ -84,7 +92,7 @@ class TokenExact:
         await self.engine.close()
 
     def _prompt(self, request: EngineRequest, wanted: Asked) -> tuple[Prompted, str]:
-        """Return the prompt's ids, and the text behind them by which a call is forced."""
+        """Return the prompt's ids, and the text that begins the answer where a call is forced."""
         renderer, prefix, options = self.renderer, request.prefix, wanted.options
         fresh = None
         if prefix is not None and self._mode == "splice":
@@ -94,7 +102,6 @@ class TokenExact:
         else:
             ids, spliced = [*prefix.ids, *fresh], len(prefix.ids)
         head = renderer.head(ids, wanted.forced_tool) if wanted.forced else ""
-        ids += renderer.encode(head) if head else []
         return Prompted(ids, self._mode, renderer.template_hash, spliced), head
 
     def _room(self, prompt: int) -> int | None:
@@ -103,7 +110,7 @@ class TokenExact:
             raise ContextOverflow(prompt, context)
         return None if context is None else context - prompt
 
-    def _final(self, answer: _Answer, prompt: int, sampling: Sampling) -> Final:
+    def _final(self, answer: _Answer, prompt: int, sampling: dict[str, Any]) -> Final:
         ended = answer.ended or Ended("stop", self.engine.policy_version)
         if ended.finish_reason == "abort":
             raise EngineUnavailable(f"the engine {self.name} gave the answer up", reason="aborted")
@@ -114,7 +121,7 @@ class TokenExact:
             usage=Usage(
                 prompt_tokens=prompt, completion_tokens=len(answer.ids), cached_tokens=ended.cached_tokens
             ),
-            sampling=sampling.facts(), policy_version=ended.policy_version, spans=ended.spans,
+            sampling=sampling, policy_version=ended.policy_version, spans=answer.spans,
             sampled_ids=answer.ids, logprobs=answer.logprobs, routed_experts=ended.routed_experts,
         )  # fmt: skip
 
@@ -127,7 +134,13 @@ class _Answer:
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     ended: Ended | None = None
+    _forced: int = 0
     _assembly: Assembly = field(default_factory=Assembly)
+
+    def begin(self, forced: list[int]) -> Tokens:
+        """Take the beginning that was not sampled."""
+        self.ids, self.logprobs, self._forced = list(forced), [0.0] * len(forced), len(forced)
+        return Tokens(forced, [0.0] * len(forced))
 
     def take(self, tokens: Tokens) -> list[Message]:
         """Take more ids; return what they say."""
@@ -140,6 +153,12 @@ class _Answer:
         if self.ended is None and not self.reader.stopped:
             raise EngineUnavailable("the engine stopped without an end")
         return self._said(self.reader.end())
+
+    @property
+    def spans(self) -> list[PolicySpan]:
+        """Whose weights sampled what, counted from the answer's first id."""
+        spans, by = self.ended.spans if self.ended else (), self._forced
+        return [PolicySpan(version=one.version, start=one.start + by, end=one.end + by) for one in spans]
 
     @property
     def message(self) -> Message:
