@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from orchard.gateway import Gateway, ScriptEngine
+from orchard.gateway import Gateway
 from orchard.gateway.engine import Engine
 from orchard.harness import check as toy
 from orchard.harness.registry import create_harness
@@ -20,6 +20,7 @@ from orchard.rollout.engine import RolloutEngine
 from orchard.rollout.folder import RunFolder, open_run
 from orchard.rollout.jobs import Bounds, Job, Observe
 from orchard.rollout.policies import Policy
+from orchard.rollout.toy_model import toy_model
 from orchard.sandbox import Orchard
 from orchard.tasks.base import base_image
 from orchard.tasks.build import Recipe, base_digest, build, image_name, recall, remember
@@ -117,7 +118,7 @@ async def check(
         InvalidArgument: no such harness, or options that it does not take.
         MachineUnfit: it cannot be installed here, or the machine makes no sandboxes.
     """
-    job = toy_job(harness, ScriptEngine(toy.answer), image=image, config=config)
+    job = toy_job(harness, toy_model(), image=image, config=config)
     with open_run(folder) as run:
         job = replace(job, attempt=len(run.closed()))
         async with Gateway(run.store, {}) as gateway:
@@ -193,7 +194,7 @@ def _patch(rollout: RolloutRecord) -> Line:
 def _samples(found: Trajectory) -> Line:
     sampled = sum(len(call.sampled_ids or ()) for call in found.calls)
     if not sampled:
-        return Line("samples", "not applicable", "the engine gave no token ids")
+        return Line("samples", "not applicable", "no token ids: the extra `tokens` is not installed")
     samples = to_samples(found)
     trained = sum(sum(sample.mask) for sample in samples)
     detail = f"{len(samples)} of {len(found.calls)} calls, {trained} of {sampled} sampled tokens trained once"
