@@ -5,6 +5,7 @@ What they start sees no variable of it, and /proc/self/exe stays the program its
 
 from __future__ import annotations
 
+import functools
 import platform
 import shutil
 from collections.abc import Iterable, Iterator
@@ -35,37 +36,56 @@ def loader() -> str:
     return _machine()[1]
 
 
-def add_libraries(lib: Path, programs: Iterable[Path]) -> None:
-    """Put Debian's loader, and every library that ``programs`` need in turn, into the folder ``lib``.
+def free(programs: Iterable[Path], folder: Path, home: str) -> None:
+    """Give ``programs`` of the layer in ``folder``, which sandboxes see as ``home``, its loader and its libraries.
 
     Raises:
-        MachineUnfit: they need one that the layer's Debian does not have.
+        MachineUnfit: one needs a library that the layers' Debian does not have; then nothing was done.
     """
-    source = debian() / "usr" / "lib" / _machine()[0]
-    lib.mkdir(parents=True, exist_ok=True)
-    waiting = [(loader(), "every program"), *((name, "every program") for name in _ALWAYS)]
-    waiting += [(name, program.name) for program in programs for name in _needed(program)]
-    while waiting:
-        name, user = waiting.pop()
-        if (lib / name).exists():
-            continue
-        if not (source / name).exists():
-            raise MachineUnfit(f"{user} needs the library {name}, which no layer has")
-        shutil.copy(source / name, lib / name)
-        waiting += [(more, name) for more in _needed(lib / name)]
-
-
-def free(programs: Iterable[Path], home: str) -> None:
-    """Bind ``programs`` to the loader and the libraries in ``lib`` of the layer that sandboxes see as ``home``."""
-    lib = f"{home}/lib"
+    programs = list(programs)
+    names = {name for program in programs for name in _libraries(program)}
+    lib = folder / "lib"
+    lib.mkdir(exist_ok=True)
+    for name in names:
+        shutil.copy(_source() / name, lib / name)
     for program in programs:
         program.chmod(0o755)
-        if is_bun(program):
-            repoint(program, f"{lib}/{loader()}", lib)
-        else:
-            # --force-rpath: for what is loaded later too, and before any LD_LIBRARY_PATH of the image's
-            change = ["--set-interpreter", f"{lib}/{loader()}", "--force-rpath", "--set-rpath", lib]
-            run([str(patchelf()), *change, str(program)], f"{program.name} could not be made independent")
+        _bind(program, f"{home}/lib")
+
+
+def _bind(program: Path, lib: str) -> None:
+    if is_bun(program):
+        repoint(program, f"{lib}/{loader()}", lib)
+        return
+    # --force-rpath: for what is loaded later too, and before any LD_LIBRARY_PATH of the image's
+    rpath = ":".join([lib, *_own_folders(program)])
+    change = ["--set-interpreter", f"{lib}/{loader()}", "--force-rpath", "--set-rpath", rpath]
+    run([str(patchelf()), *change, str(program)], f"{program.name} could not be made independent")
+
+
+def _libraries(program: Path) -> set[str]:
+    """Return the names of Debian's libraries that ``program`` needs, and these in turn, with the loader."""
+    own = [program.parent / each.partition("/")[2] for each in _own_folders(program)]
+    waiting, found = [loader(), *_ALWAYS, *_needed(program)], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in found or any((folder / name).exists() for folder in own):
+            continue
+        if not (_source() / name).exists():
+            raise MachineUnfit(f"{program.name} needs the library {name}, which no tool layer has")
+        found.add(name)
+        waiting += _needed(_source() / name)
+    return found
+
+
+def _own_folders(program: Path) -> list[str]:
+    """Return the search path of ``program`` as far as it goes by where the program lies."""
+    told = run([str(patchelf()), "--print-rpath", str(program)], f"{program.name} cannot be read").strip()
+    return [each for each in told.split(":") if each.startswith("$ORIGIN")]
+
+
+def _source() -> Path:
+    return debian() / "usr" / "lib" / _machine()[0]
 
 
 def bound_programs(folder: Path) -> Iterator[Path]:
@@ -77,6 +97,7 @@ def bound_programs(folder: Path) -> Iterator[Path]:
                 yield path
 
 
+@functools.cache
 def _needed(path: Path) -> list[str]:
     return run([str(patchelf()), "--print-needed", str(path)], f"{path.name} cannot be read").split()
 
@@ -93,6 +114,4 @@ def fill_programs(layer: Layer, folder: Path) -> None:
     (folder / "bin").mkdir()
     for name, path in layer.programs.items():
         shutil.copy(path, folder / "bin" / name)
-    if bound := list(bound_programs(folder / "bin")):
-        add_libraries(folder / "lib", bound)
-        free(bound, layer.folder)
+    free(bound_programs(folder / "bin"), folder, layer.folder)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
 from orchard.core.errors import MachineUnfit
 from orchard.harness.layers.layer import NODE, NODE_PROGRAM, Layer
-from orchard.harness.layers.linking import add_libraries, bound_programs, free
+from orchard.harness.layers.linking import bound_programs, free
 from orchard.harness.layers.parts import layers_dir, node_wheel, run
 
+_log = logging.getLogger(__name__)
 _NPM = Path("lib", "node_modules", "npm", "bin", "npm-cli.js")
 _OPTIONS = ("--omit=dev", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error", "--engine-strict")
 
@@ -20,8 +22,7 @@ def fill_node(folder: Path) -> None:
     program = folder / "libexec" / "node"
     program.parent.mkdir()
     shutil.copy(node_wheel() / "bin" / "node", program)
-    add_libraries(folder / "lib", [program])
-    free([program], NODE.folder)
+    free([program], folder, NODE.folder)
 
 
 def fill_npm(layer: Layer, folder: Path) -> None:
@@ -40,10 +41,19 @@ def fill_npm(layer: Layer, folder: Path) -> None:
         f"npm could not install {' '.join(layer.npm)}", "check that its registry is reachable: npm view npm version",
         {"PATH": f"{node.parent}:/usr/bin:/bin"},
     )  # fmt: skip
-    if bound := list(bound_programs(folder)):
-        add_libraries(folder / "lib", bound)
-        free(bound, layer.folder)
-    _link(layer, folder, list(wanted))
+    programs = _programs(layer, folder, list(wanted))
+    for program in bound_programs(folder):
+        try:
+            free([program], folder, layer.folder)
+        except MachineUnfit:
+            if program in programs.values():
+                raise
+            _log.info("%s keeps the loader of the image", program.name)
+    (folder / "bin").mkdir()
+    for name, program in programs.items():
+        _free_script(program)
+        program.chmod(0o755)
+        (folder / "bin" / name).symlink_to(Path("..", program.relative_to(folder)))
 
 
 def _split(package: str) -> tuple[str, str]:
@@ -51,25 +61,20 @@ def _split(package: str) -> tuple[str, str]:
     return name, version
 
 
-def _link(layer: Layer, folder: Path, packages: list[str]) -> None:
-    """Put programs into ``bin``: those that ``links`` names, else those of the packages."""
+def _programs(layer: Layer, folder: Path, packages: list[str]) -> dict[str, Path]:
+    """Return the programs of ``bin`` by name: those that ``links`` tells of, else those of the packages."""
     modules, programs = folder / "node_modules", dict[str, Path]()
     for name, pattern in layer.links.items():
         found = sorted(modules.glob(pattern))
         if not found:
             raise MachineUnfit(f"{' '.join(layer.npm)} has no program {pattern} for this machine")
         programs[name] = found[0]
-    if not programs:
-        for package in packages:
-            facts = json.loads((modules / package / "package.json").read_text())
-            given = facts.get("bin") or {}
-            names = {package.rpartition("/")[2]: given} if isinstance(given, str) else given
-            programs |= {name: modules / package / path for name, path in names.items()}
-    (folder / "bin").mkdir()
-    for name, program in programs.items():
-        _free_script(program)
-        program.chmod(0o755)
-        (folder / "bin" / name).symlink_to(Path("..", program.resolve().relative_to(folder.resolve())))
+    for package in packages if not layer.links else ():
+        facts = json.loads((modules / package / "package.json").read_text())
+        given = facts.get("bin") or {}
+        names = {package.rpartition("/")[2]: given} if isinstance(given, str) else given
+        programs |= {name: modules / package / path for name, path in names.items()}
+    return programs
 
 
 def _free_script(program: Path) -> None:
