@@ -39,6 +39,15 @@ def inner(facts: Mapping[str, Any], *path: str) -> dict[str, Any]:
     return dict(found) if isinstance(found, Mapping) else {}
 
 
+def merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``settings`` with those of ``more`` added or in their place, object by object."""
+    result = dict(settings)
+    for key, value in more.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
 def objects(value: Any) -> list[dict[str, Any]]:
     """Return the objects of a list; none where it is no list."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

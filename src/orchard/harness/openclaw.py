@@ -12,7 +12,7 @@ import zstandard
 from orchard.harness.database import rows
 from orchard.harness.inside import Inside, Launch, Left, Reading, program
 from orchard.harness.layers import NODE, Layer
-from orchard.harness.native import ToolLog, inner, joined_text, objects
+from orchard.harness.native import ToolLog, inner, joined_text, merged, objects
 from orchard.harness.options import Kind
 from orchard.harness.protocol import HarnessRequest, Stop
 
@@ -54,7 +54,7 @@ class OpenClaw(Inside):
             *(["--local-model-lean"] if config.get("lean") else []), *config.get("args", ()),
         ]  # fmt: skip
         env = {"OPENCLAW_STATE_DIR": home, "OPENCLAW_CONFIG_PATH": path, "NO_COLOR": "1", "DO_NOT_TRACK": "1"}
-        settings = _merged(_settings(request), config.get("settings", {}))
+        settings = merged(_settings(request), config.get("settings", {}))
         return Launch(argv, env, {"openclaw.json": json.dumps(settings)}, stdin=request.instruction)
 
     def read(self, left: Left) -> Reading:
@@ -99,15 +99,6 @@ def _settings(request: HarnessRequest) -> dict[str, Any]:
         "agents": {"defaults": {"model": {"primary": f"{_NAME}/{request.model}"}, "skipBootstrap": True}},
         "update": {"checkOnStart": False}, "telemetry": {"enabled": False}, **search,
     }  # fmt: skip
-
-
-def _merged(settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``settings`` with those of ``more`` added or in their place, object by object."""
-    result = dict(settings)
-    for key, value in more.items():
-        old = result.get(key)
-        result[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return result
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ HARNESSES = {
     "claude-code": "orchard.harness.claude_code:ClaudeCode",
     "codex": "orchard.harness.codex:Codex",
     "command": "orchard.harness.command:CommandHarness",
+    "hermes-agent": "orchard.harness.hermes_agent:HermesAgent",
     "kimi-code": "orchard.harness.kimi_code:KimiCode",
     "mini-swe-agent": "orchard.harness.mini_swe_agent.driver:MiniSweAgent",
     "openclaw": "orchard.harness.openclaw:OpenClaw",
