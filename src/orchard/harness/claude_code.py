@@ -38,7 +38,12 @@ class ClaudeCode(Inside):
     """
 
     name, pin = "claude-code", VERSION
-    layers = (Layer("claude-code", npm=(f"@anthropic-ai/claude-code@{VERSION}",)),)
+    layers = (
+        Layer(
+            "claude-code", npm=(f"@anthropic-ai/claude-code@{VERSION}",),
+            links={"claude": "@anthropic-ai/claude-code-linux-*/claude"},
+        ),
+    )  # fmt: skip
     needs = ("bash",)
     options: ClassVar[Mapping[str, Kind]] = {
         "bare": bool, "context": int, "output": int, "compact_at": int, "args": list, "env": dict,
@@ -49,7 +54,8 @@ class ClaudeCode(Inside):
         """See ``Inside.launch``."""
         config, milliseconds = request.config, str(int(request.limits.command_seconds * 1000))
         env = {
-            "CLAUDE_CONFIG_DIR": home, "ANTHROPIC_BASE_URL": request.base_url, "ANTHROPIC_AUTH_TOKEN": request.api_key,
+            "CLAUDE_CONFIG_DIR": home, "CLAUDE_CODE_TMPDIR": f"{home}/tmp", "ANTHROPIC_BASE_URL": request.base_url,
+            "ANTHROPIC_AUTH_TOKEN": request.api_key,
             "ANTHROPIC_API_KEY": "", "BASH_DEFAULT_TIMEOUT_MS": milliseconds, "BASH_MAX_TIMEOUT_MS": milliseconds,
             **dict.fromkeys(_QUIET, "1"), **dict.fromkeys(_MODELS, request.model),
             **{variable: str(config[option]) for option, variable in _VARIABLES.items() if option in config},
@@ -60,7 +66,7 @@ class ClaudeCode(Inside):
             "--output-format", "stream-json", "--verbose", "--max-turns", str(request.limits.turns),
             *(["--bare"] if config.get("bare") else []), *config.get("args", ()),
         ]  # fmt: skip
-        return Launch(argv, env, stdin=request.instruction)
+        return Launch(argv, env, {"tmp/.keep": ""}, stdin=request.instruction)
 
     def read(self, left: Left) -> Reading:
         """See ``Inside.read``: its last line says how it ended, its session files what was done."""

@@ -27,7 +27,9 @@ class Codex(Inside):
     """
 
     name, pin = "codex", VERSION
-    layers = (Layer("codex", npm=(f"@openai/codex@{VERSION}",)),)
+    layers = (
+        Layer("codex", npm=(f"@openai/codex@{VERSION}",), links={"codex": "@openai/codex-linux-*/vendor/*/bin/codex"}),
+    )
     needs = ("sh",)
     options: ClassVar[Mapping[str, Kind]] = {
         "disable": list, "context": int, "compact_at": int, "effort": str, "settings": dict,

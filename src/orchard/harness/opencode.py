@@ -35,7 +35,11 @@ class OpenCode(Inside):
     """
 
     name, pin = "opencode", VERSION
-    layers = (Layer("opencode", npm=(f"opencode-ai@{VERSION}",)),)
+    layers = (
+        Layer(
+            "opencode", npm=(f"opencode-ai@{VERSION}",), links={"opencode": "opencode-linux-*/bin/opencode"}
+        ),
+    )  # fmt: skip
     needs = ("sh",)
     options: ClassVar[Mapping[str, Kind]] = {
         "dialect": tuple(_ADAPTERS), "context": int, "output": int, "snapshot": bool, "settings": dict, "args": list,
