@@ -14,8 +14,8 @@ from pathlib import Path
 from orchard.core.disk import needs_room
 from orchard.core.errors import InvalidArgument
 from orchard.core.scratch import locked, scratch
-from orchard.harness.layers import linking, node
-from orchard.harness.layers.layer import NODE, Layer
+from orchard.harness.layers import linking, node, python
+from orchard.harness.layers.layer import NODE, PYTHON, Layer
 from orchard.harness.layers.parts import NODE_VERSION, SUITE, layers_dir
 from orchard.sandbox.toolnames import parse_tool
 from orchard.sandbox.tools import add, find
@@ -32,6 +32,21 @@ async def build(layer: Layer) -> str:
         MachineUnfit: an index cannot be reached, or a program is missing; with its last words.
     """
     return await asyncio.to_thread(_build, layer)
+
+
+async def python_here() -> Path:
+    """Return Python 3.13 as this machine can start it, for what runs beside sandboxes; built on first use.
+
+    Raises:
+        MachineUnfit: as of ``build``.
+    """
+    return await asyncio.to_thread(_python_here)
+
+
+def _python_here() -> Path:
+    folder = find(parse_tool(_build(PYTHON)))
+    assert folder is not None  # it was built this moment
+    return python.outside_program(folder)
 
 
 def _build(layer: Layer) -> str:
@@ -58,6 +73,10 @@ def _build(layer: Layer) -> str:
 def _fill(layer: Layer, folder: Path) -> None:
     if layer == NODE:
         node.fill_node(folder)
+    elif layer == PYTHON:
+        python.fill_python(folder)
+    elif layer.python:
+        python.fill_packages(layer, folder, _python_here())
     elif layer.npm:
         node.fill_npm(layer, folder)
     elif layer.programs:

@@ -6,6 +6,7 @@ What they start sees no variable of it, and /proc/self/exe stays the program its
 from __future__ import annotations
 
 import functools
+import logging
 import platform
 import shutil
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,7 @@ _MACHINES = {
     "x86_64": ("x86_64-linux-gnu", "ld-linux-x86-64.so.2"),
     "aarch64": ("aarch64-linux-gnu", "ld-linux-aarch64.so.1"),
 }
+_log = logging.getLogger(__name__)
 _ALWAYS = (
     "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1", "libresolv.so.2",
     "libgcc_s.so.1", "libstdc++.so.6", "libnss_dns.so.2", "libnss_files.so.2",
@@ -36,14 +38,20 @@ def loader() -> str:
     return _machine()[1]
 
 
-def free(programs: Iterable[Path], folder: Path, home: str) -> None:
-    """Give ``programs`` of the layer in ``folder``, which sandboxes see as ``home``, its loader and its libraries.
+def free(programs: Iterable[Path], folder: Path, home: str, also: Iterable[Path] = ()) -> None:
+    """Give ``programs`` of a layer its loader and its libraries.
+
+    Args:
+        programs: of the layer.
+        folder: the layer.
+        home: where sandboxes see it.
+        also: what they load while they run, with libraries of its own.
 
     Raises:
         MachineUnfit: one needs a library that the layers' Debian does not have; then nothing was done.
     """
     programs = list(programs)
-    names = {name for program in programs for name in _libraries(program)}
+    names = {name for program in [*programs, *also] for name in _libraries(program)}
     lib = folder / "lib"
     lib.mkdir(exist_ok=True)
     for name in names:
@@ -51,6 +59,24 @@ def free(programs: Iterable[Path], folder: Path, home: str) -> None:
     for program in programs:
         program.chmod(0o755)
         _bind(program, f"{home}/lib")
+
+
+def free_all(programs: Iterable[Path], folder: Path, home: str) -> list[Path]:
+    """Do it for each; return those that keep the image's loader, since no layer has all their libraries."""
+    left: list[Path] = []
+    for program in programs:
+        try:
+            free([program], folder, home)
+        except MachineUnfit as error:
+            _log.info("it keeps the loader of the image: %s", error.message)
+            left.append(program)
+    return left
+
+
+def add_needed(program: Path) -> None:
+    """Let ``program`` load from the layer, at its start, what wheels built for many distributions may rely on."""
+    change = [word for name in _ALWAYS for word in ("--add-needed", name)]
+    run([str(patchelf()), *change, str(program)], f"{program.name} could not be changed")
 
 
 def _bind(program: Path, lib: str) -> None:

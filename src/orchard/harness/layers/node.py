@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from pathlib import Path
 
 from orchard.core.errors import MachineUnfit
 from orchard.harness.layers.layer import NODE, NODE_PROGRAM, Layer
-from orchard.harness.layers.linking import bound_programs, free
+from orchard.harness.layers.linking import bound_programs, free, free_all
 from orchard.harness.layers.parts import layers_dir, node_wheel, run
 
-_log = logging.getLogger(__name__)
 _NPM = Path("lib", "node_modules", "npm", "bin", "npm-cli.js")
 _OPTIONS = ("--omit=dev", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error", "--engine-strict")
 
@@ -42,13 +40,9 @@ def fill_npm(layer: Layer, folder: Path) -> None:
         {"PATH": f"{node.parent}:/usr/bin:/bin"},
     )  # fmt: skip
     programs = _programs(layer, folder, list(wanted))
-    for program in bound_programs(folder):
-        try:
-            free([program], folder, layer.folder)
-        except MachineUnfit:
-            if program in programs.values():
-                raise
-            _log.info("%s keeps the loader of the image", program.name)
+    for program in free_all(bound_programs(folder), folder, layer.folder):
+        if program in programs.values():
+            raise MachineUnfit(f"{program.name} needs libraries that no tool layer has")
     (folder / "bin").mkdir()
     for name, program in programs.items():
         _free_script(program)
