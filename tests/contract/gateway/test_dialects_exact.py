@@ -65,9 +65,9 @@ async def test_recorded_ids_are_what_the_next_prompt_begins_with(store: Store, d
     first, second, third = recorded.calls
     for before, after in ((first, second), (second, third)):
         assert (after.matched, after.parent, after.edits) == ("extends", before.id, {})
-        whole = recorded.prompt_ids(before.id) + (before.sampled_ids or [])
+        whole = [*(recorded.prompt_ids(before.id) or []), *(before.sampled_ids or [])]
         assert after.spliced_ids == len(whole)
-        assert recorded.prompt_ids(after.id)[: len(whole)] == whole
+        assert (recorded.prompt_ids(after.id) or [])[: len(whole)] == whole
     if counted is not None:
         prompt = [*recorded.messages(third.id)]
         assert counted == {"input_tokens": len(spelled.render(prompt, TOOLS["openai.chat"]))}
