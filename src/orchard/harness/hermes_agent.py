@@ -18,7 +18,10 @@ from orchard.harness.protocol import HarnessRequest, Stop
 VERSION = "0.19.0"
 _NAME = "orchard"
 _TRANSPORTS = {"chat": "chat_completions", "responses": "codex_responses", "anthropic": "anthropic_messages"}
-_REQUIREMENTS = tuple(Path(__file__).with_name("hermes_agent.txt").read_text().split())
+_LAYER = Layer(
+    "hermes-agent", python=(f"hermes-agent=={VERSION}", "anthropic"),
+    constraints=Path(__file__).with_name("hermes_agent.txt"),
+)  # fmt: skip
 _TOOLSETS = ("terminal", "file")
 _SESSION = re.compile(r"^session_id: (\S+)$", re.MULTILINE)
 _UPDATES = {"ts": 4_000_000_000, "behind": 0, "rev": None, "ver": VERSION}
@@ -34,7 +37,7 @@ class HermesAgent(Inside):
     """
 
     name, pin = "hermes-agent", VERSION
-    layers = (PYTHON, Layer("hermes-agent", python=_REQUIREMENTS))
+    layers = (PYTHON, _LAYER)
     needs = ("bash",)
     options: ClassVar[Mapping[str, Kind]] = {
         "dialect": tuple(_TRANSPORTS), "toolsets": list, "context": int, "output": int, "stream": bool,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchard.core.config import base_env, cache_dir
 from orchard.core.errors import MachineUnfit
+from orchard.harness.layers import python_here
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,14 @@ class Environment:
         """
         folder = self._folder
         done = folder / "complete"
-        if done.is_file():
+        if done.is_file() and self.python.exists():  # what it links to may have been cleared away
             return
         folder.parent.mkdir(parents=True, exist_ok=True)
         async with _locked(folder.with_name(f"{folder.name}.lock")):
-            if not done.is_file():
-                if not self._fits:
-                    wants = f"{self.package} runs on Python {self.least[0]}.{self.least[1]} and later"
-                    raise MachineUnfit(wants, hint="run Orchard itself on such a Python")
+            if not done.is_file() or not self.python.exists():
+                base = Path(sys.executable) if self._fits else await python_here()
                 shutil.rmtree(folder, ignore_errors=True)  # a half-made one of a process that was killed
-                for argv in self._steps(folder):
+                for argv in self._steps(folder, base):
                     await self._checked(argv)
                 done.write_text(self.version)
 
@@ -64,13 +63,13 @@ class Environment:
         """Whether it runs on the interpreter of this process."""
         return sys.version_info[:2] >= self.least
 
-    def _steps(self, folder: Path) -> Iterator[Sequence[str]]:
+    def _steps(self, folder: Path, base: Path) -> Iterator[Sequence[str]]:
         packages = [f"{self.package}=={self.version}", *self.more, "-c", str(self.constraints)]
         if uv := shutil.which("uv"):
-            yield [uv, "venv", "-q", "--python", sys.executable, str(folder)]
+            yield [uv, "venv", "-q", "--python", str(base), str(folder)]
             yield [uv, "pip", "install", "-q", "--compile-bytecode", "--python", str(self.python), *packages]
         else:
-            yield [sys.executable, "-m", "venv", str(folder)]
+            yield [str(base), "-m", "venv", str(folder)]
             yield [str(self.python), "-m", "pip", "install", "-q", *packages]
 
     async def _checked(self, argv: Sequence[str]) -> None:
