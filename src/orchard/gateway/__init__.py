@@ -5,6 +5,7 @@ from orchard.gateway.engines import ENGINES
 from orchard.gateway.engines.openai import OpenAIEngine
 from orchard.gateway.engines.replay import ReplayEngine
 from orchard.gateway.engines.script import ScriptEngine, bash_step
+from orchard.gateway.engines.script_tokens import ScriptedTokens
 from orchard.gateway.errors import (
     BudgetExceeded,
     ContextOverflow,
@@ -42,6 +43,7 @@ __all__ = [
     "Sampling",
     "ScriptEnded",
     "ScriptEngine",
+    "ScriptedTokens",
     "Session",
     "SessionState",
     "TokenEngine",

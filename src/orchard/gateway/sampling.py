@@ -63,6 +63,14 @@ class Asked:
         bounds = [bound for bound in (wanted, room) if bound is not None]
         return replace(self.sampling, max_tokens=min(bounds, default=None))
 
+    def facts(self, sampling: Sampling) -> dict[str, Any]:
+        """Return what is recorded of it all, in OpenAI's words."""
+        beside: dict[str, Any] = {
+            "stop": list(self.stop), "chat_template_kwargs": self.options,
+            "tool_choice": self.forced_tool or "required" if self.forced else None,
+        }  # fmt: skip
+        return {**sampling.facts(), **{key: value for key, value in beside.items() if value}}
+
 
 def asked(params: Mapping[str, Any], stop_ids: tuple[int, ...]) -> Asked:
     """Read the parameters of a request in OpenAI's words.

@@ -63,13 +63,11 @@ def mark(message: Mapping[str, Any]) -> Mark:
 def differences(recorded: Mark, given: Mark) -> set[str]:
     """Return what had to be left aside for two messages of other forms to be the same.
 
-    ``arguments``, ``content_form``, ``ids``, ``empty``, ``cache_marks``, ``reasoning_dropped``, or ``fields`` for what
-    has no name of its own: the order of keys, fields of a tool call that say nothing.
+    ``arguments``, ``content_form``, ``ids``, ``empty``, ``cache_marks``, ``reasoning_dropped``. The order of keys, and
+    fields of a tool call that say nothing, have no name.
     """
     found = {name for name, one, two in zip(_FORMS, recorded.forms, given.forms, strict=True) if one != two}
-    if recorded.reasoning and not given.reasoning:
-        found.add("reasoning_dropped")
-    return found or {"fields"}
+    return found | ({"reasoning_dropped"} if recorded.reasoning and not given.reasoning else set())
 
 
 def rank_keys(marks: Iterable[Mark]) -> list[bytes]:
