@@ -1,0 +1,76 @@
+"""A recorded trajectory answers again, in ids too, and a live engine goes on from them; how far a run again comes."""
+
+from dataclasses import replace
+from typing import Any
+
+import openai
+import pytest
+from tests.contract.gateway.conftest import client_of
+from tests.support.models import renderer
+
+from orchard.gateway import Engine, Gateway, ReplayEngine, ScriptedTokens, Session, TokenExact
+from orchard.gateway.engines.replay import reproduced
+from orchard.trajectories import Store, to_samples
+
+QWEN3 = renderer("qwen3")
+STEPS: list[Any] = [{"reasoning_content": f"Thought {n}.", "content": f"Answer {n}."} for n in range(3)]
+
+
+def exact(steps: list[Any], version: str) -> TokenExact:
+    return TokenExact(ScriptedTokens(QWEN3, steps, policy_version=version, at_end="repeat"), QWEN3)
+
+
+async def talk(store: Store, engine: Engine, turns: int = 4, *, changed: int = -1) -> Session:
+    """A tiny harness that leaves reasoning out; its question of turn ``changed`` is another one, which ends it."""
+    async with Gateway(store, {"e": engine}) as gateway:
+        session = await gateway.open_session()
+        async with client_of(session) as client:
+            messages: list[Any] = []
+            for turn in range(turns):
+                said = "Something else." if turn == changed else f"Question {turn}."
+                messages.append({"role": "user", "content": said})
+                if turn == changed:
+                    with pytest.raises(openai.BadRequestError, match="not the recorded request"):
+                        await client.chat.completions.create(model="m", messages=messages)
+                    break
+                answer = (await client.chat.completions.create(model="m", messages=messages)).choices[0].message
+                messages.append({"role": "assistant", "content": answer.content})
+    return session
+
+
+async def test_a_live_engine_goes_on_from_the_recorded_ids(store: Store) -> None:
+    recorded = store.session((await talk(store, exact(STEPS, "0"), 3)).id)
+    engine = ReplayEngine(recorded, calls=2, then=exact([STEPS[2] | {"content": "Live."}], "1"))
+    branched = store.session((await talk(store, engine)).id)
+    for one, again in zip(recorded.calls[:2], branched.calls[:2], strict=True):
+        kept = ("prompt_ids", "kept_ids", "sampled_ids", "logprobs", "mode", "template_hash", "spliced_ids", "usage")
+        assert {name: getattr(one, name) for name in kept} == {name: getattr(again, name) for name in kept}
+        assert one.sampled_ids
+    live = branched.calls[2]
+    assert live.answer is not None
+    assert (live.answer["content"], live.policy_version) == ("Live.", "1")
+    prompt, before = branched.prompt_ids(live.id), recorded.prompt_ids(recorded.calls[1].id)
+    assert prompt is not None
+    assert before is not None
+    before += recorded.calls[1].sampled_ids or []
+    assert prompt[: len(before)] == before
+    assert live.spliced_ids == len(before)
+    assert "Thought 1." in QWEN3.text(prompt)  # which the harness never sent
+    (sample,) = to_samples(branched)
+    assert sample.calls == [call.id for call in branched.calls]
+    assert [call.policy_version for call in branched.calls] == ["0", "0", "1", "1"]
+
+
+async def test_how_far_a_harness_that_is_run_again_comes(store: Store) -> None:
+    recorded = store.session((await talk(store, exact(STEPS, "0"))).id)
+    same = store.session((await talk(store, ReplayEngine(recorded))).id)
+    assert reproduced(recorded, same).share == 1.0
+    assert reproduced(recorded, same).difference is None
+    found = reproduced(recorded, store.session((await talk(store, ReplayEngine(recorded), changed=3)).id))
+    assert (found.calls, found.same, found.share) == (4, 3, 0.75)
+    assert found.difference is not None
+    assert "'Question 3.'" in found.difference
+    assert "'Something else.'" in found.difference
+    shorter = store.session((await talk(store, ReplayEngine(recorded), 2)).id)
+    assert reproduced(recorded, shorter).difference == "there was no further request"
+    assert reproduced(replace(recorded, calls=[]), shorter).share == 1.0
