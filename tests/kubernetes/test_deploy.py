@@ -15,6 +15,7 @@ from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import wait_until
 from tests.kubernetes.daemon import settings_for
 from tests.kubernetes.deployment import RELEASE, Deployment, deployed
+from tests.support.waiting import until
 
 from orchard import Orchard
 from orchard.core.errors import MachineUnfit, NotFound
@@ -260,9 +261,13 @@ async def test_upgrade_keeps_keys_and_sandboxes_and_uninstall_leaves_nothing(clu
             cluster.kubectl("get", "clusterroles,clusterrolebindings,roles,rolebindings", "-A", "-o", "json")
         )
         assert not [each for each in wide["items"] if release.namespace in json.dumps(each["metadata"])]
-        left = json.loads(cluster.kubectl("-n", release.namespace, "get", "all,secrets,configmaps", "-o", "json"))
-        names = [f"{each['kind']}/{each['metadata']['name']}" for each in left["items"]]
-        assert [name for name in names if name != "ConfigMap/kube-root-ca.crt"] == []
+        await until(lambda: _left(cluster, release.namespace) == [])  # Helm leaves the Pods to the garbage collector
+
+
+def _left(cluster: Cluster, namespace: str) -> list[str]:
+    left = json.loads(cluster.kubectl("-n", namespace, "get", "all,secrets,configmaps", "-o", "json"))
+    names = [f"{each['kind']}/{each['metadata']['name']}" for each in left["items"]]
+    return [name for name in names if name != "ConfigMap/kube-root-ca.crt"]
 
 
 def test_image_is_the_same_made_twice(tmp_path: Path) -> None:
