@@ -9,7 +9,7 @@ SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 
 .NOTPARALLEL: # a set-up comes before what needs it, also under -j
-.PHONY: help demo test check lint unit contract system vm twins conformance bench cluster-programs cluster cluster-status cluster-down test-cluster test-harness images sandboxd setup-demo setup-test setup-cluster lock clean
+.PHONY: help demo test check lint unit contract system vm twins conformance bench cluster-programs cluster cluster-status cluster-down test-cluster test-vllm test-harness images sandboxd setup-demo setup-test setup-cluster lock clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
@@ -68,6 +68,9 @@ test-cluster: setup-cluster sandboxd ## the Kubernetes lane: on the cluster that
 
 test-harness: setup-test sandboxd ## the real agent programs in sealed sandboxes, each installed once into the cache (15 min)
 	$(PYTEST) -q tests/harness -n 2 --dist loadgroup
+
+test-vllm: setup-test sandboxd ## the real vLLM (into the cache, 6 GB) through the gateway, against a plain forward pass (12 min at most)
+	python="$$(python -m tests.models)" && PYTHONPATH=src "$$python" -m pytest -q tests/vllm
 
 images: setup-demo sandboxd ## build the service's and the daemon's image without Docker; REGISTRY=host/path pushes them too
 	@python -m deploy.images.build $(REGISTRY) $(if $(PLAIN_HTTP),--plain-http)
