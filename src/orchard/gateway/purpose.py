@@ -31,6 +31,7 @@ _COMPACTION = re.compile(
 _SUMMARY = re.compile(r"summar", re.IGNORECASE)
 _MIDWAY = re.compile(
     r"CRITICAL: Respond with TEXT ONLY"  # Claude Code 2.1
+    r"|run out of context\. Create a handoff summary"  # Kimi Code 2.1
     r"|summar\w+[^.\n]{0,80}\b(conversation|session|context|history|so far)\b"
     r"|\bcompact(ion|ing)?\b[^.\n]{0,80}\b(conversation|session|context|history)\b",
     re.IGNORECASE,
