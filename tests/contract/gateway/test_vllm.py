@@ -131,6 +131,15 @@ async def test_a_refusal_is_passed_on() -> None:
     assert (caught.value.http_status, caught.value.body) == (400, body)
 
 
+async def test_a_server_is_looked_at_once() -> None:
+    probes = [vllm_probe(-18.0), vllm_probe(-9.0)]
+    async with serving(vllm(completions=[*probes, VLLM_ANSWER])) as server:
+        engine = VllmEngine(server.url)
+        await asyncio.gather(*(sample(engine, asks(f"{n}", temperature=0.7)) for n in range(16)))
+        await engine.close()
+    assert (server.paths.count("/v1/models"), server.paths.count("/v1/completions")) == (1, 18)
+
+
 @pytest.mark.parametrize("begun", [False, True])
 async def test_abort_ends_the_calls_of_a_session(begun: bool) -> None:
     server = vllm()

@@ -74,7 +74,7 @@ class ServedEngine(ABC):
         answers = f"an answer of {self.name}'s"
         self._server = ModelServer(url, answers=answers, api_key=api_key, read_seconds=read_seconds)
         self._model = model
-        self._calls, self._updating = Calls(), asyncio.Lock()
+        self._calls, self._updating, self._meeting = Calls(), asyncio.Lock(), asyncio.Lock()
         self._known = False
         """Whether the server that is there now was asked what it is."""
         self._torn = False
@@ -207,16 +207,24 @@ class ServedEngine(ABC):
         """Learn what the server is, once, and see that it can answer the request."""
         if self._torn and not self._updating.locked():
             raise EngineUnavailable("an update of the weights broke off: update them again")
-        if not self._known:
-            models = cast("list[Message]", (await self._server.call("/v1/models", method="GET")).get("data") or [])
+        async with self._meeting:
+            if not self._known:
+                await self._look()
+        if self.context is not None and len(request.ids) >= self.context:
+            raise ContextOverflow(len(request.ids), self.context)
+        if request.sampling.temperature not in (0.0, 1.0):
+            async with self._meeting:
+                if not self._processed:
+                    await self._see_processed(request)
+
+    async def _look(self) -> None:
+        async with self._server.ask("/v1/models", method="GET") as response:
+            models = cast("list[Message]", (await response.json()).get("data") or [])
             known = [model for model in models if self._model in (None, model.get("id"))]
             if not known or not isinstance(known[0].get("max_model_len"), int):
                 raise EngineRefused(f"{self._server.url} is not {self.name}, or has no model {self._model or 'at all'}")
-            self._model, self.context, self._known = known[0]["id"], known[0]["max_model_len"], True
-        if self.context is not None and len(request.ids) >= self.context:
-            raise ContextOverflow(len(request.ids), self.context)
-        if request.sampling.temperature not in (0.0, 1.0) and not self._processed:
-            await self._see_processed(request)
+            self._model, self.context = known[0]["id"], known[0]["max_model_len"]
+        self._known, self._processed = True, False
 
     async def _see_processed(self, request: TokenRequest) -> None:
         """The same prompt at two temperatures has two distributions, unless they are told from before it is applied."""
