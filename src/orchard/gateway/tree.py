@@ -26,6 +26,8 @@ class _Step:
     raw: bytes
     key: bytes
     reasoning: str
+    by_ids: bytes | None
+    """See ``Mark.by_ids``."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,29 @@ class _Node:
     answers: list[_Known] = field(default_factory=list[_Known])
     """The calls whose conversation ends here."""
     children: dict[bytes, dict[str, _Node]] = field(default_factory=dict[bytes, "dict[str, _Node]"])
+    by_ids: dict[bytes, _Node] = field(default_factory=dict[bytes, "_Node"])
+    """Those children that call tools, by the ids of the calls."""
 
-    def child(self, key: bytes, reasoning: str) -> _Node | None:
-        """Return the next message's node; one that comes back without its reasoning is still the same."""
-        variants = self.children.get(key)
-        if not variants:
-            return None
-        found = variants.get(reasoning)
-        return found if found is not None or reasoning else next(reversed(variants.values()))
+    def child(self, step: _Step) -> _Node | None:
+        """Return the next message's node.
+
+        One that comes back without its reasoning is still the same, and so is an answer of ours whose tool calls have
+        its ids and other arguments.
+        """
+        variants = self.children.get(step.key)
+        if variants and (found := variants.get(step.reasoning)) is not None:
+            return found
+        if variants and not step.reasoning:
+            return next(reversed(variants.values()))
+        told = self.by_ids.get(step.by_ids) if step.by_ids is not None else None
+        return told if told is not None and told.answers else None
+
+    def grow(self, step: _Step, known: _Known) -> _Node:
+        """Add and return the node of a next message that ``child`` does not find."""
+        node = self.children.setdefault(step.key, {})[step.reasoning] = _Node(known)
+        if step.by_ids is not None:
+            self.by_ids[step.by_ids] = node
+        return node
 
     def answer(self, last: bytes, tools_hash: str | None) -> _Known | None:
         """Return the call with ids that gave this answer to the same tools."""
@@ -122,7 +139,7 @@ class CallTree:
         trail = self._trail(messages)
         node, kept, boundary = self._root, 0, None
         for step in trail.steps:
-            following = node.child(step.key, step.reasoning)
+            following = node.child(step)
             if following is None:
                 break
             node, kept = following, kept + 1
@@ -166,10 +183,7 @@ class CallTree:
         known = self._calls[call_id] = _Known(call_id, trail.raw, trail.order, tools_hash, shared)
         node = self._root
         for step in trail.steps:
-            following = node.child(step.key, step.reasoning)
-            if following is None:
-                following = node.children.setdefault(step.key, {})[step.reasoning] = _Node(known)
-            node = following
+            node = node.child(step) or node.grow(step, known)
         if answer is not None:
             node.answers.append(known)
 
@@ -192,7 +206,10 @@ class CallTree:
             if raw not in self._marks:
                 self._marks[raw] = mark(message)
             marks.append(self._marks[raw])
-        steps = [_Step(*one) for one in zip(raws, rank_keys(marks), (one.reasoning for one in marks), strict=True)]
+        steps = [
+            _Step(raw, key, one.reasoning, one.by_ids)
+            for raw, key, one in zip(raws, rank_keys(marks), marks, strict=True)
+        ]
         order = tuple(canonical_order(marks))
         return _Trail(b"".join(raws), order, [steps[at] for at in order])
 

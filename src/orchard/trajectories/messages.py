@@ -46,27 +46,49 @@ class Mark:
     """Counts only where both messages have some."""
     forms: tuple[int, ...]
     """Hashes of what does not count, by kind, in the order of ``_FORMS``."""
+    by_ids: bytes | None = None
+    """Digest of its normal form with the ids of its tool calls and without their arguments; None where it calls none.
+
+    For Claude Code, which rewrites what the model asked for before it sends it back: a default is filled in, a ``cd``
+    to where it is anyway is taken away.
+    """
 
 
 def mark(message: Mapping[str, Any]) -> Mark:
     """Return the mark of a message."""
-    answers = message.get("tool_call_id")
+    answers, form = message.get("tool_call_id"), _form(message)
     return Mark(
-        digest=hashlib.blake2b(_text(_form(message)).encode(), digest_size=16).digest(),
+        digest=_digest(form),
         calls=tuple(str(call.get("id")) for call in _dicts(message.get("tool_calls"))),
         answers=None if answers is None else str(answers),
         reasoning=reasoning_of(message),
-        forms=tuple(hash(_text(form(message))) for form in _FORMS.values()),
+        forms=tuple(hash(_text(kind(message))) for kind in _FORMS.values()),
+        by_ids=_by_ids(form, _dicts(message.get("tool_calls"))),
     )
+
+
+def _by_ids(form: Message, calls: list[Message]) -> bytes | None:
+    ids = [call.get("id") for call in calls]
+    if not ids or not all(isinstance(one, str) and one for one in ids):
+        return None
+    return _digest(
+        {**form, "tool_calls": [[one, call["name"]] for one, call in zip(ids, form["tool_calls"], strict=True)]}
+    )
+
+
+def _digest(form: Message) -> bytes:
+    return hashlib.blake2b(_text(form).encode(), digest_size=16).digest()
 
 
 def differences(recorded: Mark, given: Mark) -> set[str]:
     """Return what had to be left aside for two messages of other forms to be the same.
 
-    ``arguments``, ``content_form``, ``ids``, ``empty``, ``cache_marks``, ``reasoning_dropped``. The order of keys, and
-    fields of a tool call that say nothing, have no name.
+    ``arguments``, ``arguments_rewritten``, ``content_form``, ``ids``, ``empty``, ``cache_marks``,
+    ``reasoning_dropped``. The order of keys, and fields of a tool call that say nothing, have no name.
     """
     found = {name for name, one, two in zip(_FORMS, recorded.forms, given.forms, strict=True) if one != two}
+    if recorded.digest != given.digest:
+        found.add("arguments_rewritten")
     return found | ({"reasoning_dropped"} if recorded.reasoning and not given.reasoning else set())
 
 

@@ -81,8 +81,8 @@ class CallRecord(Record):
     matched: str = "root"
     """``root``; ``extends`` (keeps the parent's whole conversation, same tools); ``forked`` (keeps a part)."""
     normalised: list[str] = Field(default_factory=list[str])
-    """What had to be left aside for the kept messages to be equal: ``arguments``, ``content_form``, ``ids``, ``empty``,
-    ``cache_marks``, ``result_order``, ``reasoning_dropped``."""
+    """What had to be left aside for the kept messages to be equal: ``arguments``, ``arguments_rewritten``,
+    ``content_form``, ``ids``, ``empty``, ``cache_marks``, ``result_order``, ``reasoning_dropped``."""
     purpose: str = "agent"
     """``agent``, ``subagent``, ``title``, ``summary``, ``compaction``, or ``side``: any other beside the work."""
     origin: dict[str, str] = Field(default_factory=dict[str, str])

@@ -31,7 +31,8 @@ class Recorded:
         record = CallRecord(
             id=f"call-{number}", session="se", index=number, dialect="d", model="m", engine="e", answer=answer,
             parent=placed.parent, matched=placed.matched, kept_messages=placed.kept_messages, edits=placed.edits,
-            messages=placed.messages, times=CallTimes(received=NOW), response_id=str(number),
+            normalised=placed.normalised, messages=placed.messages, times=CallTimes(received=NOW),
+            response_id=str(number),
             status="ok" if answer else "aborted",
         )  # fmt: skip
         self.lines.append(dump(record))
@@ -193,6 +194,26 @@ def test_equal_answers_are_told_apart_by_their_ids() -> None:
         answer = assistant("", 1, call_id=name)
         record = session.call([*start, answer, *answers_to(answer, name)], assistant("end"))
         assert (record.parent, record.edits) == (parent, {})
+
+
+def test_arguments_that_a_harness_rewrites_are_the_same_by_the_ids_of_the_calls() -> None:
+    session, start = Recorded(), [{"role": "user", "content": "u"}]
+    answer = assistant("I look.", 2)
+    session.call(start, answer)
+    back = deepcopy(answer)
+    back["tool_calls"][1]["function"]["arguments"] = '{"a": 1, "b": "x", "all": false}'
+    history = [*start, back, *answers_to(back, "out")]
+    record = session.call(history, assistant("end"))
+    assert (record.matched, record.parent, record.edits) == ("extends", "call-0", {1: back})
+    assert "arguments_rewritten" in record.normalised
+    record = session.call([*history, assistant("end"), {"role": "user", "content": "go on"}], assistant("x"))
+    assert (record.matched, record.parent) == ("extends", "call-1")
+    for other in ({**back, "content": "I see."}, {**back, "tool_calls": back["tool_calls"][:1]}):
+        assert session.call([*start, other], assistant("y")).matched == "forked"
+    renamed = deepcopy(back)
+    renamed["tool_calls"][0]["id"] = "another"
+    assert session.call([*start, renamed], assistant("y")).matched == "forked"
+    assert text(session.trajectory().prompt("call-1")) == text(history)
 
 
 def test_swapped_results_are_another_prompt() -> None:
