@@ -52,11 +52,29 @@ def answer(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, A
     """Return the scripted model's next step, as ``ScriptEngine`` takes it: it depends on the conversation alone."""
     if not tools:
         return {"content": SIDE}
-    step = sum(one.get("role") == "assistant" and bool(one.get("tool_calls")) for one in messages)
-    hands = {tool["function"]["name"]: _schema(tool) for tool in tools}
-    steps = (_read, _mend, _test, _end)
-    call = steps[min(step, 3)](hands, messages)
-    return {"content": SAYS[min(step, 3)], "calls": [call] if call else []}
+    step = min(acted(messages), 3)
+    call = (_read, _mend, _test, _end)[step](_hands(tools), messages)
+    return {"content": SAYS[step], "calls": [call] if call else []}
+
+
+def acted(messages: Sequence[Message]) -> int:
+    """Return how many answers of a conversation called tools."""
+    return sum(one.get("role") == "assistant" and bool(one.get("tool_calls")) for one in messages)
+
+
+def shell_call(tools: Sequence[Message], command: str) -> dict[str, Any] | None:
+    """Return a call that runs ``command`` by whatever of ``tools`` is a shell; None where none is."""
+    return _shell(_hands(tools), command, cwd="")
+
+
+def end_call(tools: Sequence[Message], words: str) -> dict[str, Any] | None:
+    """Return a call of the tool by which a harness's agent ends; None where words alone do."""
+    hands = _hands(tools)
+    return _call("finish", hands["finish"], {("message",): words}, "end") if "finish" in hands else None
+
+
+def _hands(tools: Sequence[Message]) -> dict[str, Message]:
+    return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
 
 
 def _read(hands: Mapping[str, Message], _: Sequence[Message]) -> dict[str, Any] | None:
@@ -91,13 +109,14 @@ def _end(hands: Mapping[str, Message], messages: Sequence[Message]) -> dict[str,
     return _call("finish", hands["finish"], {("message",): SAYS[3]}, "end") if "finish" in hands else None
 
 
-def _shell(hands: Mapping[str, Message], command: str) -> dict[str, Any] | None:
+def _shell(hands: Mapping[str, Message], command: str, cwd: str = WORKDIR) -> dict[str, Any] | None:
     found = _by_role(hands, _SHELLS, _COMMAND)
     if found is None:
         return None
     field = _first(_properties(hands[found]), _COMMAND)
+    command = f"cd {cwd} && {command}" if cwd else command
     listed = field is not None and _properties(hands[found])[field].get("type") == "array"
-    given: Any = ["sh", "-c", f"cd {WORKDIR} && {command}"] if listed else f"cd {WORKDIR} && {command}"
+    given: Any = ["sh", "-c", command] if listed else command
     return _call(found, hands[found], {_COMMAND: given}, "shell")
 
 
@@ -136,10 +155,6 @@ def _named(hands: Mapping[str, Message], names: Iterable[str]) -> list[str]:
 
 def _first(properties: Mapping[str, Any], names: Iterable[str]) -> str | None:
     return next((name for name in names if name in properties), None)
-
-
-def _schema(tool: Message) -> Message:
-    return tool["function"].get("parameters") or {}
 
 
 def _properties(schema: Message) -> dict[str, Message]:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from orchard.core.errors import InvalidArgument, Unavailable
 from orchard.gateway.engine import Engine
 from orchard.gateway.engines.script import ScriptEngine, bash_step
+from orchard.harness.check import acted, end_call, shell_call
 from orchard.harness.protocol import SUBMIT_MARKER
 from orchard.tasks.model import Task
 
@@ -28,6 +29,7 @@ _BRACED = re.compile(r"(?<!\$)(?:\{\{([a-z_]+)\}\}|\{([a-z_]+)\})")
 """``{{word}}`` or ``{word}``, but not the shell's ``${word}``."""
 _PATCH = "/tmp/gold.patch"
 _END = "END_OF_PATCH"
+_DONE = "I am done."
 _APPLY = f"{{ git -c safe.directory='*' apply --whitespace=nowarn {_PATCH} 2>/dev/null || patch -p1 -s -i {_PATCH}; }}"
 
 
@@ -83,9 +85,20 @@ class Script(BaseModel):
     steps: list[Step]
 
     def engine(self, task: Task) -> ScriptEngine:
-        """Return the engine that plays this script at ``task``."""
+        """Return the engine that plays this script at ``task``, by whatever shell the harness gives it."""
         values = placeholders(task)
-        return ScriptEngine([bash_step(_filled(step.run, values).strip("\n"), step.say) for step in self.steps])
+        steps = [(step.say, _filled(step.run, values).strip("\n")) for step in self.steps]
+
+        def answer(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+            turn = acted(messages)
+            if turn >= len(steps):  # to a harness that knows no marker, the last command was one like any other
+                call = end_call(tools, _DONE)
+                return {"content": _DONE, "calls": [call] if call else []}
+            say, command = steps[turn]
+            call = shell_call(tools, command)
+            return {"content": say, "calls": [call]} if call else bash_step(command, say)
+
+        return ScriptEngine(answer)
 
 
 def load_script(path: Path) -> Script:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,14 +37,19 @@ def task(patch: str | None = PATCH) -> Task:
     )  # fmt: skip
 
 
+SHELL = {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}
+TOOLS = [{"type": "function", "function": {"name": "exec_command", "parameters": SHELL}}]
+
+
 async def commands(name: str, about: Task) -> list[str]:
     """Every command that the policy's engine asks for."""
-    engine, found = policy(name).engine(about), []
+    engine, found, messages = policy(name).engine(about), list[str](), list[Any]()
     while not found or SUBMIT_MARKER not in found[-1]:
-        request = EngineRequest(session="s", turn=len(found), model="script", messages=[], tools=[])
+        request = EngineRequest(session="s", turn=len(found), model="script", messages=messages, tools=TOOLS)
         parts = [part async for part in engine.complete(request)]
         message = parts[-1].message  # pyright: ignore[reportAttributeAccessIssue]
-        found.append(json.loads(message["tool_calls"][0]["function"]["arguments"])["command"])
+        found.append(json.loads(message["tool_calls"][0]["function"]["arguments"])["cmd"])
+        messages += [message, {"role": "tool", "content": ""}]
     return found
 
 
@@ -58,6 +64,13 @@ async def test_every_built_in_script_is_filled_submits_and_sees_no_secret(name: 
     assert found[-1] == f"echo {SUBMIT_MARKER}"
     assert not [line for line in found if "{gold" in line or "{save" in line or "{apply" in line]
     assert "secret" not in "\n".join(found)
+
+
+async def test_a_script_ends_by_words_where_no_marker_ends_it() -> None:
+    engine, turns = policy("noop").engine(task()), [{"role": "assistant", "tool_calls": [{"id": "1"}]}]
+    request = EngineRequest(session="s", turn=1, model="script", messages=turns, tools=TOOLS)
+    message = [part async for part in engine.complete(request)][-1].message  # pyright: ignore
+    assert (message["content"], message.get("tool_calls")) == ("I am done.", None)
 
 
 @pytest.mark.parametrize(
