@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"orchard/sandboxd/internal/config"
+	"orchard/sandboxd/internal/process"
 	"orchard/sandboxd/internal/users"
 )
 
@@ -22,6 +23,23 @@ func inherited(c *config.Config) {
 		}
 		c.Env = env
 	}
+	appendPath(c)
+}
+
+// appendPath puts the folders of tools behind the image's own, so that they never shadow a
+// program of it.
+func appendPath(c *config.Config) {
+	if len(c.PathAppend) == 0 {
+		return
+	}
+	path, given := c.Env["PATH"]
+	if !given {
+		path = process.DefaultPath
+	}
+	if c.Env == nil {
+		c.Env = map[string]string{}
+	}
+	c.Env["PATH"] = strings.Join(append([]string{path}, c.PathAppend...), ":")
 }
 
 func workingFolder() string {

@@ -37,6 +37,21 @@ func TestAHomeThatTheImageSetsIsKept(t *testing.T) {
 	}
 }
 
+func TestFoldersOfToolsComeBehindThePathOfTheImage(t *testing.T) {
+	for _, test := range []struct {
+		env  map[string]string
+		want string
+	}{
+		{map[string]string{"PATH": "/own:/bin"}, "/own:/bin:/t/a:/t/b\n"},
+		{nil, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/t/a:/t/b\n"},
+	} {
+		d := start(t, options{mark: "supervisor", config: map[string]any{"env": test.env, "path_append": []string{"/t/a", "/t/b"}}})
+		if r := d.run([]string{"/bin/sh", "-c", "echo $PATH"}, nil); string(r.stdout) != test.want {
+			t.Errorf("with %v got %q, %s", test.env, r.stdout, r.stderr)
+		}
+	}
+}
+
 func TestTheDeathNoteIsWrittenOverWhatCommandsPutThere(t *testing.T) {
 	note := filepath.Join(t.TempDir(), "note")
 	must(t, os.WriteFile(note, []byte(strings.Repeat("forged ", 500)), 0o666))

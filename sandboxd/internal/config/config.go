@@ -59,6 +59,7 @@ type Config struct {
 	StateFD         *int              `json:"state_fd"`
 	StateDir        string            `json:"state_dir"`
 	EnvFromProcess  bool              `json:"env_from_process"`
+	PathAppend      []string          `json:"path_append"`
 	DeathFile       string            `json:"death_file"`
 	SpoolLimitBytes int64             `json:"spool_limit_bytes"`
 	Entrypoint      []string          `json:"entrypoint"`

@@ -6,7 +6,8 @@ import (
 	"orchard/sandboxd/internal/users"
 )
 
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// DefaultPath is where programs are looked for where nobody says otherwise.
+const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // guards keep programs from waiting for somebody who is not there: no pager, no prompt.
 // They are defaults only; the image or the request may set them otherwise.
@@ -18,7 +19,7 @@ var guards = map[string]string{
 // environment is built from, weakest first: defaults, the image's environment, the home
 // and name of a user that the request names, the request. sandboxd's own is no part of it.
 func environment(base map[string]string, who users.Identity, q *request) map[string]string {
-	env := map[string]string{"PATH": defaultPath}
+	env := map[string]string{"PATH": DefaultPath}
 	for key, value := range guards {
 		env[key] = value
 	}

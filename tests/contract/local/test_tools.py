@@ -13,7 +13,6 @@ from orchard.sandbox.layout import Image, write_layout
 from orchard.sandbox.local import LocalSettings
 from orchard.sandbox.tools import add
 
-pytestmark = pytest.mark.anyio
 AT = "/opt/orchard/tools"
 FOLDERS = ["/opt", "/opt/orchard", AT, f"{AT}/busy/bin"]
 

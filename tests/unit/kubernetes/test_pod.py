@@ -12,6 +12,7 @@ from orchard.sandbox.kubernetes import KubernetesSettings
 from orchard.sandbox.kubernetes.identity import Identity, ServiceKey, new_sandbox_id, pod_name
 from orchard.sandbox.kubernetes.pod import CONFIG_ENV, ImageFacts, Plan, check, manifest, spec_hash
 from orchard.sandbox.kubernetes.record import info_of, progress_of
+from orchard.sandbox.kubernetes.toolvolumes import check_tools
 from orchard.sandbox.types import SandboxSpec, State
 
 KEY = ServiceKey(b"k" * 32)
@@ -42,6 +43,21 @@ def test_the_pod_has_no_rights_no_restarts_and_no_links() -> None:
     assert body["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in (*body["containers"], *body["initContainers"]):
         assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+
+
+def test_tools_are_image_volumes_behind_the_path_of_the_image() -> None:
+    tools = [f"{name}@sha256:{digit * 64}" for name, digit in (("node", "0"), ("codex", "1"))]
+    settings = replace(SETTINGS, tools_repository="registry.example:5000/tools")
+    pod = manifest(plan(tools=tools), settings)
+    asked = [each["image"]["reference"] for each in pod["spec"]["volumes"] if "image" in each]
+    assert asked == [f"registry.example:5000/tools/{tool}" for tool in tools]
+    names = {each["name"] for each in pod["spec"]["volumes"] if "image" in each}
+    mounts = [each for each in pod["spec"]["containers"][0]["volumeMounts"] if each["name"] in names]
+    assert [each["mountPath"] for each in mounts] == ["/opt/orchard/tools/node", "/opt/orchard/tools/codex"]
+    assert all(each["readOnly"] for each in mounts)
+    assert config_of(pod)["path_append"] == ["/opt/orchard/tools/node/bin", "/opt/orchard/tools/codex/bin"]
+    with pytest.raises(Unsupported, match="tools_repository"):
+        check_tools(tools, SETTINGS)
 
 
 def test_restricted_drops_everything_and_takes_a_number_for_a_user() -> None:
@@ -140,7 +156,6 @@ def test_a_label_prefix_that_leaves_no_room_is_refused() -> None:
     ("given", "error"),
     [
         ({"pids": 10}, Unsupported),
-        ({"tools": ["sha256:0"]}, Unsupported),
         ({"image": "host"}, InvalidArgument),
         ({"image": "oci:/x:1"}, InvalidArgument),
     ],

@@ -34,6 +34,7 @@ from orchard.sandbox.kubernetes.seal import Witness
 from orchard.sandbox.kubernetes.secret import service_key
 from orchard.sandbox.kubernetes.settings import KubernetesSettings, load_settings
 from orchard.sandbox.kubernetes.tombstones import Tombstones
+from orchard.sandbox.kubernetes.toolvolumes import NO_REPOSITORY
 from orchard.sandbox.protocol import Capabilities
 from orchard.sandbox.types import Endpoint, Page, SandboxInfo, SandboxSpec, State, check_labels
 
@@ -46,7 +47,7 @@ _EXCEPTIONS = {
     "disk": "a Pod beyond its ephemeral storage is evicted; it is not told that the disk is full",
     "oom-of-children": "a Pod counts its OOM kills as a whole: which command lost a child is not known",
     "oom-score": "the kubelet sets it, by the class of the Pod; commands go before the daemon",
-    "tools": _LATER, "pause": _LATER, "snapshot": _LATER, "fork": _LATER, "pool": _LATER,
+    "pause": _LATER, "snapshot": _LATER, "fork": _LATER, "pool": _LATER,
 }  # fmt: skip
 
 
@@ -89,6 +90,7 @@ class KubernetesBackend:
     async def capabilities(self) -> Capabilities:
         """Return what this backend cannot do, by name with the reason."""
         missing = {} if self.settings.commit_repository else {"commit": "commit_repository is not set"}
+        missing |= {} if self.settings.tools_repository else {"tools": NO_REPOSITORY}
         return Capabilities({**_EXCEPTIONS, **missing})
 
     async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:

@@ -25,6 +25,7 @@ from orchard.sandbox.kubernetes.pod import SPEC_HASH, ImageFacts, Plan, check, m
 from orchard.sandbox.kubernetes.quota import Quotas
 from orchard.sandbox.kubernetes.record import Progress, progress_of
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
+from orchard.sandbox.kubernetes.toolvolumes import check_tools, explained, find_tools
 from orchard.sandbox.kubernetes.turns import Turns
 from orchard.sandbox.types import SandboxSpec, State
 
@@ -98,8 +99,10 @@ class Maker:
             CreateFailed: nothing is left of it.
             QuotaExceeded: the tenant has ``most`` already; nothing is left of it.
             Conflict: another specification under the key, or a Pod that is not ours has its name.
+            Unsupported: tools, and the cluster has no image volumes, or no repository of them is named.
         """
         check(spec)
+        check_tools(spec.tools, self._settings)
         if not self._settings.daemon_image:
             raise InvalidArgument("the image of the daemon is not named", field="daemon_image", hint="see deploy/")
         split, tenant = Split(), spec.labels.get(labels.TENANT, "")
@@ -108,6 +111,7 @@ class Maker:
         async with self.turns.turn(tenant) as end_turn:
             split.lap("queue")
             facts = await self._resolve(spec.image, tenant)
+            await find_tools(spec.tools, self._settings, self._resolve, tenant)
             split.lap("image")
             who = Identity(self._cluster.namespace, name, new_sandbox_id(name), tenant)
             plan = Plan(spec, who, self._key.mac(who), self._key.token_sha256(who.id), datetime.now(UTC), facts)
@@ -139,6 +143,8 @@ class Maker:
                     pod = await self._cluster.get(f"{pods}/{who.name}")
                 except NotFound:  # it has just gone
                     continue
+            except InvalidArgument as error:
+                raise (await explained(self._cluster, body, error)) from error
             except Forbidden as error:
                 if error.name is None:
                     raise

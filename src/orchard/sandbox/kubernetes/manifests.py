@@ -28,11 +28,13 @@ from orchard.sandbox.kubernetes.changes import Changes, changes_of
 from orchard.sandbox.kubernetes.pod import HOME
 from orchard.sandbox.kubernetes.registry import Base
 from orchard.sandbox.protocol import Backend
+from orchard.sandbox.toolnames import TOOLS
 from orchard.sandbox.transport import Call, Transport, query
 from orchard.sandbox.types import SandboxSpec
 
 _FORM = 1
 """Version of the files; part of their names."""
+_TOOLS_HOME = TOOLS.rpartition("/")[0].encode()
 _TTL = 1800.0
 _SILENCE = 300.0  # seconds that hashing one file may take
 _TAIL = 64 << 10  # bytes; the last line is shorter
@@ -84,6 +86,8 @@ def _mounts(mountinfo: bytes) -> list[bytes]:
         if len(fields) > 4:
             found.add(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), fields[4]))
     found.discard(b"/")
+    if any(path.startswith(f"{TOOLS}/".encode()) for path in found):
+        found.add(_TOOLS_HOME)  # with what the runtime made for mount points
     inner = {path for path in found if any(path.startswith(other + b"/") for other in found)}
     return sorted(path.lstrip(b"/") for path in found - inner)
 

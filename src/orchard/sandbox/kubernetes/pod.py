@@ -14,6 +14,8 @@ from orchard.sandbox.kubernetes import identity, labels
 from orchard.sandbox.kubernetes.identity import Identity
 from orchard.sandbox.kubernetes.objects import Json, part
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
+from orchard.sandbox.kubernetes.toolvolumes import add_tools
+from orchard.sandbox.toolnames import parse_tools
 from orchard.sandbox.types import DEFAULT_PIDS, SandboxSpec
 
 PORT = 8421
@@ -82,8 +84,6 @@ def check(spec: SandboxSpec) -> None:
         raise Unsupported(
             "pids: Kubernetes has no such limit for a Pod; the kubelet's podPidsLimit holds", hint="leave pids out"
         )
-    if spec.tools:
-        raise Unsupported("tools are not offered by the kubernetes backend yet", hint="put them into the image")
     kind = spec.image.partition(":")[0]
     if spec.image == "host" or kind in ("dir", "oci", "oci-archive", "docker-archive", "docker-daemon"):
         raise InvalidArgument(
@@ -133,6 +133,7 @@ def manifest(plan: Plan, settings: KubernetesSettings) -> Json:
     if settings.priority_class:
         body["priorityClassName"] = settings.priority_class
     body |= _names(spec, settings)
+    add_tools(body, spec.tools, settings)
     marks = {labels.SANDBOX: "1", labels.NETWORK: spec.network, **({labels.TENANT: who.tenant} if who.tenant else {})}
     return {
         "apiVersion": "v1",
@@ -240,6 +241,7 @@ def _config(plan: Plan, settings: KubernetesSettings) -> str:
         "death_file": _DEATH,
         "spool_limit_bytes": settings.spool_bytes // _SPOOLS,
         "entrypoint": _entrypoint(plan),
+        "path_append": [f"{tool.mount}/bin" for tool in parse_tools(spec.tools)],
         "commands_oom_score_adj": _COMMAND_OOM_ADJUST,
         "seal": {"timeout_s": _SEAL_SECONDS} if spec.network == "none" else None,
         "ipv6": _family(spec, settings),

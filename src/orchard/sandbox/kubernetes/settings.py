@@ -78,6 +78,9 @@ class KubernetesSettings:
     commit_repository: str = ""
     """``HOST/PATH`` that images made of sandboxes are pushed to, and in which a bare ``sha256:…`` is looked for; the
     nodes pull from there. Empty: nothing can be committed."""
+    tools_repository: str = ""
+    """``HOST/PATH`` below which tool layers lie, each as ``NAME@sha256:…``; the nodes mount them from there, by image
+    volumes. Empty: sandboxes get no tools."""
     push_secrets: Sequence[str] = ()
     """Names of such secrets that let the service push there, where ``pull_secrets`` do not."""
     commit_bytes: int = 16 << 30

@@ -1,0 +1,76 @@
+"""Tool layers of Pods: image volumes, out of a repository in which each layer has the digest that it is asked by."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from copy import deepcopy
+
+from orchard.core.errors import CreateFailed, InvalidArgument, OrchardError, Unsupported
+from orchard.sandbox.kubernetes.client import Cluster
+from orchard.sandbox.kubernetes.objects import Json
+from orchard.sandbox.kubernetes.settings import KubernetesSettings
+from orchard.sandbox.toolnames import TOOLS, Tool, parse_tools
+
+NO_REPOSITORY = "tools_repository is not set"
+_PUSH = "push it there: orchard harness install NAME --push REPOSITORY"
+
+
+def add_tools(body: Json, tools: Sequence[str], settings: KubernetesSettings) -> None:
+    """Add ``tools`` to the specification of a Pod, whose first container is the sandbox."""
+    for number, tool in enumerate(parse_tools(tools)):
+        image = {"reference": _reference(tool, settings), "pullPolicy": "IfNotPresent"}
+        body["volumes"].append({"name": f"tool-{number}", "image": image})
+        mount = {"name": f"tool-{number}", "mountPath": tool.mount, "readOnly": True}
+        body["containers"][0]["volumeMounts"].append(mount)
+
+
+def check_tools(tools: Sequence[str], settings: KubernetesSettings) -> None:
+    """Return if this backend has a place from which tools come.
+
+    Raises:
+        Unsupported: it has none.
+    """
+    if tools and not settings.tools_repository:
+        hint = "name the HOST/PATH that tool layers are pushed to, or put the programs into the image"
+        raise Unsupported(f"tools: {NO_REPOSITORY}", hint=hint)
+
+
+async def find_tools(
+    tools: Sequence[str], settings: KubernetesSettings, ask: Callable[[str, str], Awaitable[object]], tenant: str
+) -> None:
+    """Return if the repository has ``tools``, as far as ``ask`` can tell.
+
+    Raises:
+        CreateFailed: tool_not_found: it has one not.
+    """
+    for tool in parse_tools(tools):
+        try:
+            await ask(_reference(tool, settings), tenant)
+        except CreateFailed as error:
+            if error.reason != "image_not_found":
+                raise
+            text = f"tool {tool} is not in {settings.tools_repository}"
+            raise CreateFailed(text, reason="tool_not_found", hint=_PUSH) from error
+
+
+async def explained(cluster: Cluster, pod: Json, error: InvalidArgument) -> OrchardError:
+    """Return why the API server refused a Pod: it knows no image volumes if it takes the same one without tools."""
+    without = deepcopy(pod)
+    body = without["spec"]
+    names = {mount["name"] for mount in body["containers"][0]["volumeMounts"] if mount["mountPath"].startswith(TOOLS)}
+    body["volumes"] = [each for each in body["volumes"] if each["name"] not in names]
+    body["containers"][0]["volumeMounts"] = [
+        each for each in body["containers"][0]["volumeMounts"] if each["name"] not in names
+    ]
+    if not names:
+        return error
+    try:
+        await cluster.request("POST", cluster.path("pods"), params={"dryRun": "All"}, body=without)
+    except InvalidArgument:
+        return error
+    hint = "Kubernetes 1.33 or newer with the feature ImageVolume has them; or put the programs into the image"
+    return Unsupported(f"tools: this cluster has no image volumes: {error.message}", hint=hint)
+
+
+def _reference(tool: Tool, settings: KubernetesSettings) -> str:
+    return f"{settings.tools_repository.rstrip('/')}/{tool}"
