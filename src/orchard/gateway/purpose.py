@@ -23,6 +23,7 @@ _HEAD = 4000
 """Only so many characters of a message's beginning are looked at: behind them stands what it is about."""
 _LEAST_TOLD = 12
 """A task that a parent gives to a sub-agent is longer than that."""
+_SUMMARY_HEAD = 200
 _TITLE = re.compile(r"\btitle\b", re.IGNORECASE)
 _COMPACTION = re.compile(
     r"compact|condens|checkpoint|hand-?(off|over)|context (window|limit|summar)|continu\w+ (the )?(conversation|work)",
@@ -58,6 +59,8 @@ class Purposes:
     _known: dict[str, str] = field(default_factory=dict[str, str])
     _told: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """Texts in the tool calls of an answer, until its results are served: what sub-agents are told."""
+    _summaries: list[str] = field(default_factory=list[str])
+    """How the answers to compactions begin: what goes on from one holds it."""
 
     def of(self, asked: ModelRequest, placed: Placement, tools_hash: str | None) -> str:
         """Return the purpose of a call that arrives."""
@@ -72,6 +75,8 @@ class Purposes:
     def note(self, call_id: str, purpose: str, answer: Message | None) -> None:
         """Remember a call that is durable."""
         self._known[call_id] = purpose
+        if purpose == "compaction" and answer is not None and (summary := _text(answer).strip()[:_SUMMARY_HEAD]):
+            self._summaries.append(summary)
         calls = cast("list[Message]", (answer or {}).get("tool_calls") or [])
         if calls and purpose in WORK:
             self._told[call_id] = [text for call in calls for text in _texts_of(call) if len(text) >= _LEAST_TOLD]
@@ -104,9 +109,11 @@ class Purposes:
         return "side"
 
     def _of_a_beginning(self, asked: ModelRequest, tools_hash: str | None) -> str:
-        if self._main is None:
+        if self._main is None or self._main.agent == asked.origin.agent is not None:
             return "agent"
         said = "\n".join(_text(message) for message in asked.messages)
+        if any(summary in said for summary in self._summaries):
+            return "agent"
         if any(text in said for texts in self._told.values() for text in texts):
             return "subagent"
         return "agent" if self._main == _start(asked, tools_hash) else "subagent"
