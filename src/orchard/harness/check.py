@@ -33,6 +33,8 @@ SAYS = ("I read the file first.", "The greeting lacks a letter.", "Now the test.
 """What each answer says: by it a harness's own trajectory file is found to hold the answer."""
 SIDE = "Mend the greeting"
 """The answer to a call without tools: a title or a summary."""
+SUMMARY = f"<analysis>A toy.</analysis>\n<summary>The greeting in {FILE} is to be mended, and tested.</summary>"
+"""The answer to a call that asks for the conversation so far in short, tools and all."""
 
 _SHELLS = (
     "bash", "shell", "terminal", "exec_command", "exec", "execute_bash", "run_shell_command", "run_command", "command",
@@ -50,11 +52,17 @@ Message = Mapping[str, Any]
 
 def answer(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
     """Return the scripted model's next step, as ``ScriptEngine`` takes it: it depends on the conversation alone."""
-    if not tools:
-        return {"content": SIDE}
+    if not tools or _wants_summary(messages):
+        return {"content": SIDE if not tools else SUMMARY}
     step = min(acted(messages), 3)
     call = (_read, _mend, _test, _end)[step](_hands(tools), messages)
     return {"content": SAYS[step], "calls": [call] if call else []}
+
+
+def _wants_summary(messages: Sequence[Message]) -> bool:
+    last = messages[-1] if messages else {}
+    begun = any(one.get("role") == "assistant" for one in messages)
+    return begun and last.get("role") == "user" and "summary" in str(last.get("content")).lower()
 
 
 def acted(messages: Sequence[Message]) -> int:

@@ -1,10 +1,11 @@
-"""The toy's scripted model in token ids: a tokenizer of single bytes, so that a token-exact record needs no model."""
+"""The toy's scripted model in token ids: a small tokenizer made on the spot, so a token-exact record needs no model."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchard.gateway import Engine, EngineRequest, ScriptEngine
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 Answer = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], dict[str, Any]]
 _TURNS = ("<|im_start|>", "<|im_end|>")
 _TAGS = ("<tool_call>", "</tool_call>")
+_VOCABULARY = 4000
 
 
 class ToyModel:
@@ -34,7 +36,7 @@ class ToyModel:
     def __init__(self, answer: Answer = toy.answer, mode: Mode = "splice") -> None:
         self._answer: Answer = answer
         self._mode: Mode = mode
-        self._renderer = byte_renderer()
+        self._renderer = small_renderer()
 
     async def complete(self, request: EngineRequest) -> AsyncGenerator[Part]:
         """See ``Engine.complete``."""
@@ -60,20 +62,25 @@ def toy_model() -> Engine:
 
 
 @cache
-def byte_renderer() -> Renderer:
-    """Return a renderer of the ChatML kind whose tokens are bytes, and a few that mark turns and tool calls.
+def small_renderer() -> Renderer:
+    """Return a renderer of the ChatML kind with a few thousand tokens, trained on this package's own text in a moment.
+
+    They are about as long as a real model's, so a harness that counts on a window of usual size works as it does there.
 
     Raises:
         ImportError: the extra ``tokens`` is not installed.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     from orchard.gateway.rendering.load import make_renderer
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=_VOCABULARY, initial_alphabet=alphabet, show_progress=False)
+    room = Path(toy.__file__).parent
+    tokenizer.train_from_iterator([path.read_text() for path in sorted(room.glob("*.py"))], trainer)
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in _TURNS])
     tokenizer.add_tokens([AddedToken(name, special=False, normalized=False) for name in _TAGS])
     return make_renderer(tokenizer, None, {"eos_token": "<|im_end|>"}, family="chatml")
