@@ -1,0 +1,52 @@
+"""``python -m tests.harness.record NAME …``: record golden samples of the wire from real runs of the toy repair."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.support.overheard import GOLDEN, Overheard, sample
+
+from orchard.gateway import ScriptEngine
+from orchard.harness import check as toy
+from orchard.harness.registry import create_harness
+from orchard.rollout.check import toy_job
+from orchard.rollout.engine import RolloutEngine
+from orchard.rollout.folder import open_run
+from orchard.rollout.jobs import Bounds
+from orchard.sandbox import Orchard
+from orchard.sandbox.local import LocalBackend, LocalSettings
+
+
+async def record(name: str, folder: Path) -> Path:
+    """Run a harness once, and write what it said; a run that did not mend the toy is none."""
+    job = toy_job(name, ScriptEngine(lambda messages, tools: _thinking(toy.answer(messages, tools))))
+    async with Orchard(backend=LocalBackend(LocalSettings(home=folder / "home"))) as orchard:
+        with open_run(folder / "run") as run:
+            gateway = Overheard(run.store)
+            async with gateway:
+                await RolloutEngine(run, orchard, gateway, Bounds(tries=1)).run([job])
+            found = run.store.trajectory(job.rollout_id(run.id))
+    assert found.rollout is not None
+    assert found.rollout.reward == 1.0, found.rollout
+    path = GOLDEN / f"{name}.json"
+    facts = sample(name, await create_harness(name).version(), gateway.heard, found)
+    path.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def _thinking(step: dict[str, object]) -> dict[str, object]:
+    return {**step, "reasoning_content": f"So: {step['content']}"}
+
+
+def main() -> None:
+    for name in sys.argv[1:]:
+        with tempfile.TemporaryDirectory() as folder:
+            sys.stdout.write(f"{asyncio.run(record(name, Path(folder)))}\n")
+
+
+if __name__ == "__main__":
+    main()
