@@ -9,7 +9,7 @@ SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 
 .NOTPARALLEL: # a set-up comes before what needs it, also under -j
-.PHONY: help demo test check lint unit contract system vm twins conformance bench cluster-programs cluster cluster-status cluster-down test-cluster test-vllm test-harness images sandboxd setup-demo setup-test setup-cluster lock clean
+.PHONY: help demo test check lint unit contract system vm twins conformance bench cluster-programs cluster cluster-status cluster-down test-cluster test-torch test-vllm test-harness images sandboxd setup-demo setup-test setup-cluster lock clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
@@ -69,6 +69,9 @@ test-cluster: setup-cluster sandboxd ## the Kubernetes lane: on the cluster that
 test-harness: setup-test sandboxd ## the real agent programs in sealed sandboxes, each installed once into the cache (15 min)
 	$(PYTEST) -q tests/harness -n 2 --dist loadgroup
 
+test-torch: setup-test sandboxd ## the embedded engine with torch (into the cache, 5 GB), against a plain forward pass (10 min at most)
+	python="$$(python -m tests.models)" && PYTHONPATH=src OMP_NUM_THREADS=1 "$$python" -m pytest -q tests/torch
+
 test-vllm: setup-test sandboxd ## the real vLLM (into the cache, 6 GB) through the gateway, against a plain forward pass (12 min at most)
 	python="$$(python -m tests.models)" && PYTHONPATH=src "$$python" -m pytest -q tests/vllm
 
@@ -90,6 +93,7 @@ setup-cluster:
 
 lock: ## refresh constraints.txt
 	uv pip compile -q --upgrade --no-emit-index-url --no-annotate --no-header --group dev --group bench --group tools pyproject.toml -o constraints.txt
+	uv pip compile -q --upgrade --no-emit-index-url --no-annotate --no-header -c constraints.txt tests/torch/requirements.in -o tests/torch/requirements.txt
 
 clean: ## remove what the targets made in this folder (not the cache)
 	rm -rf .venv build dist demo src/orchard/sandbox/bin .pytest_cache .ruff_cache

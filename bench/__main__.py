@@ -9,7 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import alive, create, files, gateway_overhead, machine, output, run, table
+from bench import (
+    alive,
+    create,
+    files,
+    gateway_overhead,
+    harnesses,
+    machine,
+    output,
+    records,
+    run,
+    table,
+    transformers_engine,
+)
 from bench.frame import Row
 from bench.kubernetes import alive as pods
 from bench.kubernetes import control, live, ready
@@ -25,6 +37,10 @@ MEASUREMENTS: dict[str, Callable[[Place], Awaitable[list[Row]]]] = {
     "alive": alive.measure,
     "alive-1000": partial(alive.measure, count=1000, peers=()),
     "gateway": gateway_overhead.measure,
+    "records": records.measure,
+    "harnesses": harnesses.measure,
+    "harnesses-64": harnesses.crowd,
+    "transformers-engine": transformers_engine.measure,
     "kubernetes-ready": ready.measure,
     "kubernetes-run": run_in_pod.measure,
     "kubernetes-100": pods.measure,
@@ -36,13 +52,15 @@ MEASUREMENTS: dict[str, Callable[[Place], Awaitable[list[Row]]]] = {
 CLUSTER = tuple(name for name in MEASUREMENTS if name.startswith("kubernetes-"))
 """On the cluster that KUBECONFIG names."""
 GROUPS = {"kubernetes": CLUSTER}
-BY_NAME_ALONE = ("alive-1000", *CLUSTER)
-"""Too long for every run, or in want of a cluster."""
+BARE = ("transformers-engine", *CLUSTER)
+"""Without sandboxes on this machine."""
+BY_NAME_ALONE = ("alive-1000", "harnesses", "harnesses-64", *BARE)
+"""Too long for every run, or in want of a cluster, of torch or of agent programs."""
 
 
 async def measured(names: Sequence[str], quick: bool) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    async with Place(quick, debian=not set(names) <= set(CLUSTER)) as place:
+    async with Place(quick, debian=not set(names) <= set(BARE)) as place:
         for name in names:
             facts = machine.facts()
             print(f"{name} ...", file=sys.stderr, flush=True)
