@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import BadRequestError
+from openai import BadRequestError, InternalServerError
 from tests.contract.gateway.conftest import USER, client_of, until
 from tests.support.models import renderer
 
@@ -13,6 +13,7 @@ from orchard.core.errors import InvalidArgument
 from orchard.gateway import (
     Budget,
     Ended,
+    EngineUnavailable,
     Gateway,
     GatewayConfig,
     Prices,
@@ -139,6 +140,44 @@ async def test_a_fork_is_built_on_the_last_answer_that_it_keeps(store: Store) ->
     samples = to_samples(trajectory)
     assert [len(sample.calls) for sample in samples] == [3, 2, 1]
     assert sum(sum(sample.mask) for sample in samples) == sum(len(call.sampled_ids or []) for call in trajectory.calls)
+
+
+async def test_other_tools_render_another_prompt(store: Store) -> None:
+    """Recorded ids hold the tools that they were rendered with: with others they are no prefix."""
+    async with Gateway(store, {"t": TokenExact(ScriptedTokens(QWEN3, ["a", "b"]), QWEN3)}) as gateway:
+        session = await gateway.open_session()
+        async with client_of(session) as client:
+            await client.chat.completions.create(model="m", messages=USER, tools=[BASH])
+            more = [*USER, {"role": "assistant", "content": "a"}, *USER]
+            await client.chat.completions.create(model="m", messages=more)
+    trajectory = store.session(session.id)
+    _, two = trajectory.calls
+    assert (two.matched, two.kept_messages, two.spliced_ids, two.purpose) == ("forked", 2, 0, "side")
+    assert trajectory.prompt_ids(two.id) == QWEN3.render(more)
+
+
+async def test_what_an_engine_sampled_before_it_went_away_is_in_no_record(store: Store) -> None:
+    class Failing(ScriptedTokens):
+        async def generate(self, request: TokenRequest) -> AsyncGenerator[Tokens | Ended]:
+            tries.append(request.session)
+            async for part in super().generate(request):
+                yield part
+                if len(tries) % 3:
+                    raise EngineUnavailable("away")
+
+    tries: list[str] = []
+    tokens = Failing(QWEN3, ["word " * 20], at_end="repeat", portion=4)
+    async with Gateway(store, {"t": TokenExact(tokens, QWEN3)}) as gateway:
+        session = await gateway.open_session()
+        async with client_of(session) as client:
+            await client.chat.completions.create(model="m", messages=USER)
+            session.hold_seconds = 0.1
+            with pytest.raises(InternalServerError):
+                await client.chat.completions.create(model="m", messages=USER)
+    good, failed = store.session(session.id).calls
+    assert session.state.engine_failures >= 3
+    assert good.sampled_ids == QWEN3.answer({"content": "word " * 20})
+    assert (failed.status, failed.sampled_ids, failed.prompt_ids) == ("error", None, None)
 
 
 async def test_a_cut_answer_is_recorded_with_the_ids_that_had_come(store: Store) -> None:
