@@ -43,6 +43,9 @@ def add(name: str, folder: Path, *, move: bool = False) -> str:
         MachineUnfit: the disk is full.
     """
     home = _store() / check_name(name)
+    for path in _walk(folder):
+        if not any(is_kind(path.lstat().st_mode) for is_kind in (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)):
+            raise InvalidArgument(f"{path} is neither file, folder nor link", field="folder")
     with needs_room(home), scratch(_store() / ".drafts") as draft:
         fresh = draft / "root"
         if move:
@@ -65,13 +68,6 @@ def find(tool: Tool) -> Path | None:
     """Return the unpacked folder of ``tool``, or None where the store has it not."""
     place = _place(tool)
     return place if place.is_dir() else None
-
-
-def stored() -> list[Tool]:
-    """Return what the store holds."""
-    homes = sorted(_store().iterdir()) if _store().is_dir() else []
-    found = [(home.name, place.name) for home in homes if home.name[0] != "." for place in sorted(home.iterdir())]
-    return [Tool(name, f"sha256:{digest}") for name, digest in found]
 
 
 def write_image(folder: Path, layout: Path) -> str:
@@ -118,7 +114,6 @@ def _walk(folder: Path) -> Iterator[Path]:
         path = Path(entry.path)
         yield path
         if entry.is_dir(follow_symlinks=False):
-            path.chmod(0o755)  # of before: one that its owner may not list
             yield from _walk(path)
 
 
@@ -157,12 +152,10 @@ def _pack(tar: tarfile.TarFile, path: Path, name: str) -> None:
     elif stat.S_ISDIR(facts.st_mode):
         info.type = tarfile.DIRTYPE
         tar.addfile(info)
-    elif stat.S_ISREG(facts.st_mode):
+    else:
         info.size = facts.st_size
         with path.open("rb") as content:
             tar.addfile(info, content)
-    else:
-        raise InvalidArgument(f"{path} is neither file, folder nor link", field="folder")
 
 
 def _config(layer: dict[str, Any]) -> bytes:

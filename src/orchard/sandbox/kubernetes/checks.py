@@ -201,12 +201,17 @@ def _unmade(error: OrchardError) -> Finding:
 
 
 async def _image_volume(cluster: Cluster, settings: KubernetesSettings) -> Finding:
-    chosen = settings.injection == "image-volume"
+    chosen = settings.injection == "image-volume" or bool(settings.tools_repository)
     try:
         await _dry_run(cluster, _sample(cluster, replace(settings, injection="image-volume")))
     except OrchardError as error:
-        words = f"no image volumes, so the daemon must be copied into each Pod: {error.message}"
-        return Finding("image-volume", "missing" if chosen else "absent", words, "Kubernetes 1.33, or injection = init")
+        words = f"no image volumes, so the daemon must be copied into each Pod, and none gets tools: {error.message}"
+        return Finding(
+            "image-volume",
+            "missing" if chosen else "absent",
+            words,
+            "Kubernetes 1.33, or injection = init and no tools_repository",
+        )
     words = "the API server takes image volumes"
     return Finding("image-volume", "ok", words + ("" if chosen else ': injection = "image-volume" starts faster'))
 
