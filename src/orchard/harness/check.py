@@ -137,11 +137,12 @@ def _call(name: str, schema: Message, given: Mapping[tuple[str, ...], Any], purp
         if modes and field not in arguments:
             arguments[field] = modes[0]
     for field in schema.get("required") or ():
-        arguments.setdefault(field, _filler(properties.get(field) or {}))
+        arguments.setdefault(field, filler(properties.get(field) or {}))
     return {"name": name, "arguments": arguments}
 
 
-def _filler(facts: Message) -> Any:
+def filler(facts: Message) -> Any:
+    """Return some value of an argument's kind, for one that a tool requires and that does not matter."""
     if facts.get("enum"):
         return facts["enum"][0]
     kind = facts.get("type")
@@ -193,6 +194,7 @@ while True:
 CONFIG: Mapping[str, Mapping[str, Any]] = {
     "command": {"argv": ["python3", "-c", AGENT]},
     "hermes-agent": {"settings": {"agent": {"verify_on_stop": False}}},  # it knows the toy's test for none
+    "openclaw": {"append_only": True},  # else each of its calls is a conversation of its own
     "kimi-code": {"context": 1_000_000},  # the check's model counts a byte as a token
 }
 """Options under which a harness is checked, where it takes any that it cannot do without."""

@@ -75,7 +75,7 @@ class KimiCode(Inside):
                     said = text
         done, error = end.get("reason") == "completed", inner(end, "error")
         limit = Stop.TURNS if error.get("code") == _LIMIT else None
-        words = "" if done else f"{error.get('code', '')}: {error.get('message', '')}"
+        words = f"{error.get('code', '')}: {error['message']}" if error.get("message") and not done else ""
         return Reading(done, turns, said if done else None, log.events, main, limit, words)
 
 

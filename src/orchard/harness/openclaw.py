@@ -19,6 +19,8 @@ from orchard.harness.protocol import HarnessRequest, Stop
 VERSION = "2026.9.6"
 _NAME = "orchard"
 _APIS = {"chat": "openai-completions", "responses": "openai-responses", "anthropic": "anthropic-messages"}
+_TOLD_ANEW = ["process", "sessions_spawn"]
+"""Tools whose state each request tells."""
 _EVENT = 64 << 20
 """Most bytes of one event."""
 _QUERY = "SELECT session_id, event_json, event_zstd FROM transcript_events ORDER BY session_id, seq"
@@ -27,19 +29,22 @@ _QUERY = "SELECT session_id, event_json, event_zstd FROM transcript_events ORDER
 class OpenClaw(Inside):
     """OpenClaw with its own prompt and tools, one turn without a gateway of its own.
 
-    It writes none of its usual files (``SOUL.md`` …) into the work tree.
+    It writes none of its usual files (``SOUL.md`` …) into the work tree. As it comes, it ends each request with a message
+    on its commands and sub-agents under way, which the next one lacks: each call is a conversation of its own.
 
     Options: ``dialect`` (``chat``, ``responses`` or ``anthropic``), ``lean`` (fewer tools, for local models),
     ``code_mode`` (``direct``, ``auto`` or ``code``), ``tool_search`` (false: all its tools are shown at once),
+    ``append_only`` (without ``process`` and ``sessions_spawn``, the tools of which that message tells, there is none),
     ``context`` (tokens that the model holds), ``output`` (most tokens of an answer), ``reasoning`` (the model reasons,
     and its reasoning is sent back), ``settings`` (further settings of its ``openclaw.json``), ``args``.
     """
 
     name, pin = "openclaw", VERSION
-    layers = (NODE, Layer("openclaw", npm=(f"openclaw@{VERSION}",)))
+    layers = (NODE, Layer("openclaw", npm=(f"openclaw@{VERSION}",), npm_scripts=True))
     needs = ("sh",)
     options: ClassVar[Mapping[str, Kind]] = {
         "dialect": tuple(_APIS), "lean": bool, "code_mode": ("direct", "auto", "code"), "tool_search": bool,
+        "append_only": bool,
         "context": int, "output": int, "reasoning": bool, "settings": dict, "args": list,
     }  # fmt: skip
     records = "agents"
@@ -72,7 +77,7 @@ class OpenClaw(Inside):
                     _take(event, log, answers, calls)
         done, error = end.get("ok") is True, inner(end, "error")
         limit = Stop.CONTEXT if error.get("kind") == "context_overflow" else None
-        words = "" if done else f"{error.get('kind', '')}: {error.get('message', '')}"
+        words = f"{error.get('kind', '')}: {error['message']}" if error.get("message") and not done else ""
         said = str(end.get("final") or "") if done else None
         return Reading(done, len(answers), said, log.events, native if answers else None, limit, words)
 
@@ -93,11 +98,13 @@ def _settings(request: HarnessRequest) -> dict[str, Any]:
         "baseUrl": request.base_url + ("" if dialect == "anthropic" else "/v1"), "apiKey": request.api_key,
         "api": _APIS[dialect], "models": [model],
     }  # fmt: skip
-    search = {} if config.get("tool_search", True) else {"tools": {"toolSearch": {"enabled": False}}}
+    tools: dict[str, Any] = {} if config.get("tool_search", True) else {"toolSearch": {"enabled": False}}
+    if config.get("append_only"):
+        tools["deny"] = _TOLD_ANEW
     return {
         "models": {"mode": "replace", "providers": {_NAME: provider}},
         "agents": {"defaults": {"model": {"primary": f"{_NAME}/{request.model}"}, "skipBootstrap": True}},
-        "update": {"checkOnStart": False}, "telemetry": {"enabled": False}, **search,
+        "update": {"checkOnStart": False}, "telemetry": {"enabled": False}, "tools": tools,
     }  # fmt: skip
 
 
