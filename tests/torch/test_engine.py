@@ -85,6 +85,8 @@ async def test_answers_that_do_not_fit_together_come_to_their_ends_one_after_ano
     prompts = [some_ids(200, seed=at) for at in range(4)]
     engine = make_engine(tiny, memory=room(1024), context=1024)
     together = await ask_all(engine, prompts, max_tokens=400)
+    assert engine._batch is not None
+    assert engine._batch.result().computed < 3 * sum(len(said.whole) for said in together), "few were set back, seldom"
     for at, (prompt, said) in enumerate(zip(prompts, together, strict=True)):
         alone = await ask(make_engine(tiny), prompt, seed=at, max_tokens=400)
         assert alone.ids == said.ids
@@ -158,9 +160,11 @@ async def test_an_abort_frees_the_place_and_keeps_what_was_computed(tiny: Path, 
 
 async def test_a_generator_that_is_closed_frees_its_place(tiny: Path, make_engine: MakeEngine) -> None:
     engine = make_engine(tiny, most=1)
-    async with aclosing(engine.generate(TokenRequest("one", some_ids(9), ENDLESS))) as running:
+    async with aclosing(engine.generate(TokenRequest("one", some_ids(50), ENDLESS))) as running:
         await anext(running)
-    assert (await asyncio.wait_for(ask(engine, some_ids(30)), 30)).ids
+    said = await asyncio.wait_for(ask(engine, some_ids(50), "one"), 30)
+    assert said.ids
+    assert said.end.cached_tokens == 49
 
 
 async def test_where_an_answer_ends(tiny: Path, make_engine: MakeEngine) -> None:

@@ -79,6 +79,8 @@ class Batch:
         self._waiting: deque[Answer] = deque()
         self._running: list[Answer] = []
         """The longest running first."""
+        self.computed = 0
+        """Ids that went through the model."""
 
     @property
     def busy(self) -> bool:
@@ -126,7 +128,8 @@ class Batch:
         """Let waiting answers join, run the model once, and draw the next ids."""
         try:
             self._join()
-            self._advance(self._pieces())
+            if pieces := self._pieces():
+                self._advance(pieces)
         except Exception as fault:  # noqa: BLE001 — the seam to torch: out of memory, a broken device …; told to all
             for answer in self._running:
                 answer.kept = None
@@ -137,12 +140,15 @@ class Batch:
     def _join(self) -> None:
         """One at a time begins its prompt, so that the next finds what it shares with it kept."""
         begun = all(answer.kept is not None and answer.kept.ids for answer in self._running)
-        if self._waiting and len(self._running) < self._most and begun:
-            answer = self._waiting.popleft()
-            self._running.append(answer)
-            answer.kept = self._memory.take(answer.request.session, answer.ids)
-            if answer.cached is None:
-                answer.cached = len(answer.kept.ids)
+        if not self._waiting or len(self._running) >= self._most or not begun:
+            return
+        if self._running and not self._memory.fits(len(self._waiting[0].ids)):
+            return
+        answer = self._waiting.popleft()
+        self._running.append(answer)
+        answer.kept = self._memory.take(answer.request.session, answer.ids)
+        if answer.cached is None:
+            answer.cached = len(answer.kept.ids)
 
     def _pieces(self) -> list[tuple[Answer, Piece]]:
         pieces: list[tuple[Answer, Piece]] = []
@@ -181,6 +187,7 @@ class Batch:
                 last.append(at - 1)
                 whole.append(answer)
         logits = self._model.forward([piece for _, piece in pieces], last)
+        self.computed += at
         if whole:
             drawn = draw(logits, [one.request.sampling for one in whole], [one.chance for one in whole])
             for answer, (sampled, logprob) in zip(whole, drawn, strict=True):

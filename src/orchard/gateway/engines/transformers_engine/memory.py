@@ -77,6 +77,10 @@ class Memory:
         """Positions that are taken."""
         return sum(kept.room for kept in (*self._busy, *self._idle))
 
+    def fits(self, length: int) -> bool:
+        """Whether another conversation of ``length`` ids finds room beside those that were taken."""
+        return _rounded(length) <= self.positions - sum(kept.room for kept in self._busy)
+
     def take(self, session: str, ids: Sequence[int]) -> Kept:
         """Return what is kept of a prompt's head, to go on from; at least the last id is left to compute."""
         head = list(ids[:-1])
@@ -85,32 +89,32 @@ class Memory:
             key=lambda each: (each[0], each[1].session == session, each[1] in self._idle),
             default=(0, None),
         )
-        if best is None or shared < min(_LEAST, len(head)) or shared == 0:
-            kept = Kept(session)
-        elif best in self._idle and best.session == session and shared == len(best.ids):
-            kept = best
-            del self._idle[kept]
-        else:
-            kept = self._copy(session, best, shared)
+        if best is not None and best in self._idle and best.session == session and shared == len(best.ids):
+            del self._idle[best]
+            self._busy.add(best)
+            self.reserve(best, len(ids))
+            return best
+        kept = Kept(session)
         self._busy.add(kept)
+        if best is None or shared < _LEAST:
+            self.reserve(kept, len(ids))
+        else:
+            self._copy(kept, len(ids), best, shared)
         return kept
 
-    def _copy(self, session: str, source: Kept, count: int) -> Kept:
+    def _copy(self, kept: Kept, length: int, source: Kept, count: int) -> None:
         idle = source in self._idle
         if idle:  # while it is read it must not be forgotten
             del self._idle[source]
             self._busy.add(source)
-        kept = Kept(session)
-        self._busy.add(kept)
-        if self.reserve(kept, count):
+        if self.reserve(kept, length):
             kept.copy(source, count)
         if idle:
             self.give_back(source)
-        return kept
 
     def reserve(self, kept: Kept, length: int) -> bool:
         """Make room for ``length`` ids in one that was taken, forgetting unused ones; False if that is not enough."""
-        room = -(-length // _BLOCK) * _BLOCK
+        room = _rounded(length)
         if room <= kept.room:
             return True
         free = self.positions - self.used
@@ -147,6 +151,10 @@ class Memory:
 
 def _empty(like: Tensor, room: int) -> Tensor:
     return torch().empty((like.shape[0], room, like.shape[2]), dtype=like.dtype, device=like.device)
+
+
+def _rounded(length: int) -> int:
+    return -(-length // _BLOCK) * _BLOCK
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:
