@@ -49,8 +49,12 @@ def test_the_same_content_has_the_same_name(make: Make, cache: Path) -> None:
     assert len(names) == 1
     tool = parse_tool(names.pop())
     folder = find(tool)
+    assert folder is not None
     assert folder == cache / "programs" / tool.digest.removeprefix("sha256:")
-    assert {f"{path.lstat().st_mode & 0o7777:o}" for path in folder.rglob("*") if path.is_file()} == {"755", "644"}
+    assert {f"{path.lstat().st_mode & 0o7777:o}" for path in folder.rglob("*") if not path.is_symlink()} == {
+        "755",
+        "644",
+    }
     assert {int(path.lstat().st_mtime) for path in [folder, *folder.rglob("*")]} == {946_684_800}
     assert (folder / "lib" / "link").readlink() == Path("../bin/run")
     assert (folder / "empty").is_dir()
@@ -95,7 +99,7 @@ def test_what_is_no_file_folder_or_link_is_refused(make: Make, cache: Path) -> N
     os.mkfifo(made / "bin" / "pipe")
     with pytest.raises(InvalidArgument, match="pipe"):
         add("programs", made)
-    assert list((cache / ".drafts").iterdir()) == []
+    assert not cache.exists()
     with pytest.raises(InvalidArgument, match="no name"):
         add("No/Name", made)
 

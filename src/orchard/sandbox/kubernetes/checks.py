@@ -206,12 +206,8 @@ async def _image_volume(cluster: Cluster, settings: KubernetesSettings) -> Findi
         await _dry_run(cluster, _sample(cluster, replace(settings, injection="image-volume")))
     except OrchardError as error:
         words = f"no image volumes, so the daemon must be copied into each Pod, and none gets tools: {error.message}"
-        return Finding(
-            "image-volume",
-            "missing" if chosen else "absent",
-            words,
-            "Kubernetes 1.33, or injection = init and no tools_repository",
-        )
+        mend = "Kubernetes 1.33, or injection = init and no tools_repository"
+        return Finding("image-volume", "missing" if chosen else "absent", words, mend)
     words = "the API server takes image volumes"
     return Finding("image-volume", "ok", words + ("" if chosen else ': injection = "image-volume" starts faster'))
 
