@@ -12,8 +12,8 @@ import typer
 
 from orchard.cli import console
 from orchard.cli.engines import KINDS, Answering
-from orchard.cli.options import Labels, pairs
-from orchard.cli.stores import default_store
+from orchard.cli.options import Json, Labels, pairs
+from orchard.cli.stores import default_store, open_store
 from orchard.core.config import env
 from orchard.core.errors import InvalidArgument
 
@@ -87,6 +87,44 @@ def gateway(
         record or default_store(), host, port, session, Budget(turns, tokens, seconds), pairs(label or [], "label")
     )
     console.run_async(place.serve(answering.open(), answering.asked_model, open_sessions))
+
+
+PARITY = ("HARNESS", "CALLS", "SERVED", "STOCK", "DIFFERING", "OTHER TEMPLATE")
+
+
+@app.command("parity", epilog=console.EXIT_CODES)
+def parity_(
+    store: Annotated[Path, typer.Argument(help="Folder of a store, or of a run.")],
+    tokenizer: Annotated[Path, typer.Option(help="Folder of the model's tokenizer and chat template.")],
+    json: Json = False,
+) -> None:
+    """Count, by harness, the tokens in which served prompts differ from what a stock server would have rendered.
+
+    0 in template mode. In splice mode what differs is what a template leaves out of earlier turns, or spells otherwise.
+
+    Example: orchard gateway parity runs/first --tokenizer models/qwen3
+    """
+    from orchard.cli.stores import every
+    from orchard.gateway.parity import CallParity, parity
+    from orchard.gateway.rendering.load import load_renderer
+    from orchard.trajectories.stats import harness_of
+
+    renderer, found = load_renderer(tokenizer), dict[str, list[CallParity]]()
+    with open_store(store) as opened, console.working("rendering"):
+        for trajectory in every(opened):
+            found.setdefault(harness_of(trajectory), []).extend(parity(trajectory, renderer))
+    rows = [
+        {
+            "harness": name, "calls": len(calls), "served": sum(call.served for call in calls),
+            "stock": sum(call.stock for call in calls), "differing": sum(call.differing for call in calls),
+            "other_template": sum(not call.template for call in calls),
+        }
+        for name, calls in sorted(found.items())
+    ]  # fmt: skip
+    if json:
+        console.out_json(rows)
+    else:
+        console.out_table(PARITY, [[str(value) for value in row.values()] for row in rows])
 
 
 class _Place:

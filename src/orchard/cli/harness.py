@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="List, install and check harnesses.", epilog=console.EXIT_CODES
 )
-COLUMNS = ("NAME", "VERSION", "PLACEMENT", "NEEDS OF THE IMAGE")
+COLUMNS = ("NAME", "VERSION", "PLACEMENT", "INSTALLED", "NEEDS OF THE IMAGE")
 Names = Annotated[list[str], typer.Argument(help="Names of harnesses, as `orchard harness ls` lists them.")]
 CHECK_CODES = "Exit codes: 0 every part of the record is complete · 1 a part is missing · as `orchard --help` otherwise"
 
 
 @app.command("ls", epilog=console.EXIT_CODES)
 def list_(json: Json = False) -> None:
-    """List the harnesses, the versions that are pinned, where each runs, and what it needs of the image.
+    """List the harnesses: the pinned version, where it runs, whether it is on this machine, what it needs of the image.
 
     Example: orchard harness ls
     """
@@ -36,7 +36,7 @@ def list_(json: Json = False) -> None:
     async def facts(driver: Harness) -> dict[str, Any]:
         return {
             "name": driver.name, "version": await driver.version(), "placement": driver.placement,
-            "needs": list(driver.needs),
+            "installed": await driver.installed(), "needs": list(driver.needs),
         }  # fmt: skip
 
     async def every() -> list[dict[str, Any]]:
@@ -46,39 +46,51 @@ def list_(json: Json = False) -> None:
     if json:
         console.out_json(found)
         return
-    rows = [(one["name"], one["version"], one["placement"], " ".join(one["needs"])) for one in found]
+    rows = [
+        (one["name"], one["version"], one["placement"], "yes" if one["installed"] else "no", " ".join(one["needs"]))
+        for one in found
+    ]
     console.out_table(COLUMNS, rows)
 
 
 @app.command(epilog=console.EXIT_CODES)
 def install(
     names: Names,
+    push: Annotated[
+        str | None, typer.Option(help="HOST/PATH of a registry that the tool layers go to too, for a cluster's nodes.")
+    ] = None,
+    plain_http: Annotated[bool, typer.Option("--plain-http", help="Speak HTTP with that registry.")] = False,
     json: Json = False,
 ) -> None:
     """Install harnesses on this machine, each once: what runs inside sandboxes as tool layers in the cache folder.
 
     Example: orchard harness install codex pi
+    For a cluster: orchard harness install codex --push registry.example/tools
     """
     from orchard.harness.registry import create_harness
+    from orchard.sandbox.toolpush import push as push_layer
 
     drivers = [create_harness(name) for name in names]
 
     async def one(driver: Harness) -> dict[str, Any]:
-        start = time.monotonic()
-        with console.working(f"installing {driver.name} {await driver.version()}"):
+        start, version = time.monotonic(), await driver.version()
+        with console.working(f"installing {driver.name} {version}"):
             await driver.install()
-            layers = await driver.tools()
-        return {"name": driver.name, "version": await driver.version(), "layers": list(layers),
-                "seconds": round(time.monotonic() - start, 1)}  # fmt: skip
+            layers = list(await driver.tools())
+        pushed: list[str] = []
+        for layer in layers if push else ():
+            with console.working(f"pushing {layer.partition('@')[0]} to {push}"):
+                pushed.append(await push_layer(layer, str(push), plain=plain_http))
+        seconds = round(time.monotonic() - start, 1)
+        return {"name": driver.name, "version": version, "layers": layers, "pushed": pushed, "seconds": seconds}
 
     async def every() -> list[dict[str, Any]]:
         done: list[dict[str, Any]] = []
         for driver in drivers:
-            done.append(await one(driver))
+            done.append(last := await one(driver))
             if not json:
-                last = done[-1]
                 console.out(f"{last['name']} {last['version']} is installed ({last['seconds']} s)")
-                for layer in last["layers"]:
+                for layer in [*last["layers"], *last["pushed"]]:
                     console.out(f"  {layer}")
         return done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,3 +40,11 @@ def recorded(store: Store, name: str) -> Trajectory:
         NotFound: nothing was.
     """
     return store.session(name) if name.startswith("se-") else store.trajectory(name)
+
+
+def every(store: Store) -> Iterator[Trajectory]:
+    """Yield all rollouts, then the sessions that belong to none; one in memory at a time."""
+    for row in store.rollouts():
+        yield store.trajectory(row.id)
+    for row in store.aborted():
+        yield store.session(row.session)

@@ -69,6 +69,10 @@ class BashLoop:
         """Import the client now, in a thread: it takes a second, in which the event loop would stand still."""
         await asyncio.to_thread(importlib.import_module, "openai")
 
+    async def installed(self) -> bool:
+        """See ``Harness.installed``."""
+        return True
+
     async def tools(self) -> Sequence[str]:
         """Nothing of it is inside but its commands."""
         return ()

@@ -32,6 +32,10 @@ class CommandHarness:
     async def install(self) -> None:
         """Nothing to install: the program is in the image."""
 
+    async def installed(self) -> bool:
+        """See ``Harness.installed``."""
+        return True
+
     async def tools(self) -> Sequence[str]:
         """No layers: the program is in the image."""
         return ()

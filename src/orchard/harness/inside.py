@@ -18,7 +18,7 @@ from orchard.core.ids import new_id
 from orchard.core.tasks import finish
 from orchard.core.text import carried
 from orchard.harness.endpoint import BUDGET_CODE, CONTEXT_CODE
-from orchard.harness.layers import Layer, build
+from orchard.harness.layers import Layer, build, built
 from orchard.harness.options import Kind, check_kinds
 from orchard.harness.protocol import HarnessRequest, HarnessResult, Stop, ToolEvent
 from orchard.sandbox import Result, Sandbox
@@ -97,6 +97,10 @@ class Inside(ABC):
     async def install(self) -> None:
         """Build its tool layers, once; see ``Harness.install``."""
         await self.tools()
+
+    async def installed(self) -> bool:
+        """See ``Harness.installed``."""
+        return all(built(layer) for layer in self.layers)
 
     async def tools(self) -> Sequence[str]:
         """Return its tool layers; see ``Harness.tools``."""

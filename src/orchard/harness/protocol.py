@@ -130,6 +130,10 @@ class Harness(Protocol):
         """
         ...
 
+    async def installed(self) -> bool:
+        """Return whether ``install`` would find everything made."""
+        ...
+
     async def tools(self) -> Sequence[str]:
         """Return the tool layers (``NAME@sha256:…``) that its sandboxes get, made by ``install`` or now.
 

@@ -34,19 +34,24 @@ class Environment:
         """The interpreter of the environment; it exists once ``install`` has returned."""
         return self._folder / "bin" / "python"
 
+    @property
+    def installed(self) -> bool:
+        """Whether it is complete; what its interpreter links to may have been cleared away."""
+        return (self._folder / "complete").is_file() and self.python.exists()
+
     async def install(self) -> None:
         """Make the environment unless it is complete; any number of processes may call this at once.
 
         Raises:
             MachineUnfit: it could not be made; the message holds the installer's last words.
         """
+        if self.installed:
+            return
         folder = self._folder
         done = folder / "complete"
-        if done.is_file() and self.python.exists():  # what it links to may have been cleared away
-            return
         folder.parent.mkdir(parents=True, exist_ok=True)
         async with _locked(folder.with_name(f"{folder.name}.lock")):
-            if not done.is_file() or not self.python.exists():
+            if not self.installed:
                 base = Path(sys.executable) if self._fits else await python_here()
                 shutil.rmtree(folder, ignore_errors=True)  # a half-made one of a process that was killed
                 for argv in self._steps(folder, base):

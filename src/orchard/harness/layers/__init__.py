@@ -8,7 +8,7 @@ A driver says what its layer holds and asks for it::
         return [await build(NODE), await build(CODEX)]
 """
 
-from orchard.harness.layers.build import build, python_here
+from orchard.harness.layers.build import build, built, python_here
 from orchard.harness.layers.layer import NODE, NODE_PROGRAM, PYTHON, PYTHON_PROGRAM, Layer
 
-__all__ = ["NODE", "NODE_PROGRAM", "PYTHON", "PYTHON_PROGRAM", "Layer", "build", "python_here"]
+__all__ = ["NODE", "NODE_PROGRAM", "PYTHON", "PYTHON_PROGRAM", "Layer", "build", "built", "python_here"]

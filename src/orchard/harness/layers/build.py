@@ -34,6 +34,12 @@ async def build(layer: Layer) -> str:
     return await asyncio.to_thread(_build, layer)
 
 
+def built(layer: Layer) -> bool:
+    """Return whether ``build`` would find ``layer`` built."""
+    here = all(path.is_file() for path in layer.programs.values())
+    return here and _known(_note(layer)) is not None
+
+
 async def python_here() -> Path:
     """Return Python 3.13 as this machine can start it, for what runs beside sandboxes; built on first use.
 
@@ -50,7 +56,7 @@ def _python_here() -> Path:
 
 
 def _build(layer: Layer) -> str:
-    note = layers_dir() / "built" / f"{layer.name}-{_key(layer)}"
+    note = _note(layer)
     if (known := _known(note)) is not None:
         return known
     with needs_room(layers_dir()), locked(layers_dir() / f".{layer.name}.lock"):
@@ -83,6 +89,10 @@ def _fill(layer: Layer, folder: Path) -> None:
         linking.fill_programs(layer, folder)
     else:
         raise InvalidArgument(f"the layer {layer.name} holds nothing", field="layer")
+
+
+def _note(layer: Layer) -> Path:
+    return layers_dir() / "built" / f"{layer.name}-{_key(layer)}"
 
 
 def _known(note: Path) -> str | None:

@@ -53,6 +53,10 @@ class MiniSweAgent:
         """Install it into an environment of its own, once; see ``Harness.install``."""
         await MINI_SWE_AGENT.install()
 
+    async def installed(self) -> bool:
+        """See ``Harness.installed``."""
+        return MINI_SWE_AGENT.installed
+
     async def tools(self) -> Sequence[str]:
         """Nothing of it is inside but its commands."""
         return ()

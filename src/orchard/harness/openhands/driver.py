@@ -61,6 +61,10 @@ class OpenHands:
         """Install it into an environment of its own, once; see ``Harness.install``."""
         await OPENHANDS.install()
 
+    async def installed(self) -> bool:
+        """See ``Harness.installed``."""
+        return OPENHANDS.installed
+
     async def tools(self) -> Sequence[str]:
         """Nothing of it is inside but its commands."""
         return ()
