@@ -45,9 +45,9 @@ class Recorder:
         self._calls += 1
         return Draft(new_id("call"), session, asked, placed, params, known, self)
 
-    def common_ids(self, placed: Placement, prompt: Sequence[int]) -> int:
-        """Return how many ids of its parent's conversation a prompt begins with."""
-        return self._tree.kept_ids(placed, prompt)
+    def kept_ids(self, placed: Placement, prompt: Sequence[int], spliced: int) -> int:
+        """See ``CallTree.kept_ids``."""
+        return self._tree.kept_ids(placed, prompt, spliced)
 
     def unwritten(self, asked: ModelRequest, tools_hash: str | None) -> list[Message] | None:
         """Return the tools, if no durable record holds them yet."""
@@ -146,7 +146,8 @@ class Draft:
             made = self._prompted
             facts |= {"mode": made.mode, "template_hash": made.template_hash, "spliced_ids": made.spliced_ids}
         if prompt is not None:
-            kept = self.recorder.common_ids(self.placed, prompt)
+            spliced = self._prompted.spliced_ids if self._prompted else 0
+            kept = self.recorder.kept_ids(self.placed, prompt, spliced)
             rest = list(prompt[kept:])
             self.recorded_ids = kept, rest + (sampled or [])
             facts |= {"kept_ids": kept, "prompt_ids": rest}

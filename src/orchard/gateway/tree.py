@@ -155,10 +155,19 @@ class CallTree:
             self._normalised(parent, trail, kept) if edits else [], boundary,
         )  # fmt: skip
 
-    def kept_ids(self, placed: Placement, prompt: Sequence[int]) -> int:
-        """Return how many ids ``prompt`` has in common with the beginning of its parent's conversation."""
+    def kept_ids(self, placed: Placement, prompt: Sequence[int], spliced: int) -> int:
+        """Return how many ids a prompt has in common with the beginning of its parent's conversation.
+
+        Args:
+            placed: where it is.
+            prompt: its ids.
+            spliced: how many of them are those of ``placed.prefix()``.
+        """
         parent = self._calls[placed.parent].ids if placed.parent else None
-        return 0 if parent is None else parent.common(prompt)
+        if parent is None:
+            return 0
+        whole = placed.boundary is not None and placed.boundary[0].ids is parent and spliced == len(parent)
+        return spliced if whole else parent.common(prompt)
 
     def add(
         self,
