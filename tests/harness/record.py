@@ -1,4 +1,7 @@
-"""``python -m tests.harness.record NAME …``: record golden samples of the wire from real runs of the toy repair."""
+"""Golden samples of the wire, recorded from real runs of the toy repair.
+
+``python -m tests.harness.record NAME …``; ``NAME:DIALECT`` for a harness that is told which dialect to speak.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ from orchard.sandbox.local import LocalBackend, LocalSettings
 
 async def record(name: str, folder: Path) -> Path:
     """Run a harness once, and write what it said; a run that did not mend the toy is none."""
-    job = toy_job(name, ScriptEngine(lambda messages, tools: _thinking(toy.answer(messages, tools))))
+    harness, _, dialect = name.partition(":")
+    config = {**toy.CONFIG.get(harness, {}), **({"dialect": dialect} if dialect else {})}
+    engine = ScriptEngine(lambda messages, tools: _thinking(toy.answer(messages, tools)))
+    job = toy_job(harness, engine, config=config)
     async with Orchard(backend=LocalBackend(LocalSettings(home=folder / "home"))) as orchard:
         with open_run(folder / "run") as run:
             gateway = Overheard(run.store)
@@ -32,8 +38,8 @@ async def record(name: str, folder: Path) -> Path:
             found = run.store.trajectory(job.rollout_id(run.id))
     assert found.rollout is not None
     assert found.rollout.reward == 1.0, found.rollout
-    path = GOLDEN / f"{name}.json"
-    facts = sample(name, await create_harness(name).version(), gateway.heard, found)
+    path = GOLDEN / f"{name.replace(':', '-')}.json"
+    facts = sample(harness, await create_harness(harness).version(), gateway.heard, found)
     path.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
     return path
 
