@@ -13,6 +13,8 @@ from orchard.gateway.engine import Part
 from orchard.harness import check as toy
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
     from orchard.gateway.exact import Mode
     from orchard.gateway.rendering import Renderer
 
@@ -63,7 +65,18 @@ def toy_model() -> Engine:
 
 @cache
 def small_renderer() -> Renderer:
-    """Return a renderer of the ChatML kind with a few thousand tokens, trained on this package's own text in a moment.
+    """Return a renderer of the ChatML kind over ``small_tokenizer``.
+
+    Raises:
+        ImportError: the extra ``tokens`` is not installed.
+    """
+    from orchard.gateway.rendering.load import make_renderer
+
+    return make_renderer(small_tokenizer(), None, {"eos_token": _TURNS[1]}, family="chatml")
+
+
+def small_tokenizer() -> Tokenizer:
+    """Return a tokenizer of a few thousand pieces, trained on this package's own text in a moment.
 
     They are about as long as a real model's, so a harness that counts on a window of usual size works as it does there.
 
@@ -71,8 +84,6 @@ def small_renderer() -> Renderer:
         ImportError: the extra ``tokens`` is not installed.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    from orchard.gateway.rendering.load import make_renderer
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -83,4 +94,4 @@ def small_renderer() -> Renderer:
     tokenizer.train_from_iterator([path.read_text() for path in sorted(room.glob("*.py"))], trainer)
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in _TURNS])
     tokenizer.add_tokens([AddedToken(name, special=False, normalized=False) for name in _TAGS])
-    return make_renderer(tokenizer, None, {"eos_token": "<|im_end|>"}, family="chatml")
+    return tokenizer
