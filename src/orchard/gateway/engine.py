@@ -53,7 +53,9 @@ class Prompted:
     mode: Literal["splice", "template"]
     template_hash: str
     spliced_ids: int = 0
-    """How many ids at its head are the prefix's."""
+    """How many ids at its head are recorded ones."""
+    prefix: Prefix | None = None
+    """The request's, if it is these recorded ids."""
 
 
 @dataclass(frozen=True)

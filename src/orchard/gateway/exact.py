@@ -98,11 +98,11 @@ class TokenExact:
         if prefix is not None and self._mode == "splice":
             fresh = renderer.extend(prefix.ids, request.messages, prefix.messages, options=options)
         if prefix is None or fresh is None:
-            ids, spliced = renderer.render(request.messages, request.tools, options=options), 0
+            prefix, ids = None, renderer.render(request.messages, request.tools, options=options)
         else:
-            ids, spliced = [*prefix.ids, *fresh], len(prefix.ids)
+            ids = [*prefix.ids, *fresh]
         head = renderer.head(ids, wanted.forced_tool) if wanted.forced else ""
-        return Prompted(ids, self._mode, renderer.template_hash, spliced), head
+        return Prompted(ids, self._mode, renderer.template_hash, len(prefix.ids) if prefix else 0, prefix), head
 
     def _room(self, prompt: int) -> int | None:
         context = self.engine.context

@@ -146,7 +146,7 @@ class Draft:
             made = self._prompted
             facts |= {"mode": made.mode, "template_hash": made.template_hash, "spliced_ids": made.spliced_ids}
         if prompt is not None:
-            spliced = self._prompted.spliced_ids if self._prompted else 0
+            spliced = self._prompted.spliced_ids if self._prompted and self._prompted.prefix else 0
             kept = self.recorder.kept_ids(self.placed, prompt, spliced)
             rest = list(prompt[kept:])
             self.recorded_ids = kept, rest + (sampled or [])
