@@ -18,10 +18,12 @@ _START_SECONDS = 600.0
 _OPTIONS = (
     "--host", "127.0.0.1", "--served-model-name", "smol", "--dtype", "float32", "--max-model-len", str(CONTEXT),
     "--enforce-eager", "--max-num-seqs", "8", "--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details",
+    "--enable-lora", "--max-lora-rank", "8",
 )  # fmt: skip
 _SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+    "VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
 }  # fmt: skip
 
 

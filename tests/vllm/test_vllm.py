@@ -4,7 +4,6 @@ The tests run in this order: the last ones change the server's weights and start
 """
 
 import asyncio
-import shutil
 from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -17,9 +16,9 @@ from tests.contract.gateway.token_server import asks, sample
 from tests.support.waiting import until
 from tests.torch.reference import CLOSE, farthest, plain_logprobs
 from tests.vllm.server import CONTEXT, VllmServer
+from tests.vllm.weights import adapted, moved
 
 from orchard.gateway import Gateway, ReplayEngine, ScriptEngine, Session, bash_step
-from orchard.gateway.engines.transformers_engine import libraries
 from orchard.gateway.engines.vllm import VllmEngine
 from orchard.gateway.exact import TokenExact
 from orchard.gateway.tokens import Tokens
@@ -46,15 +45,16 @@ async def converse(client: AsyncOpenAI, *, stream: bool, **params: Any) -> list[
     """Three turns of a chat; the answers come back as a harness sends them."""
     messages: list[Any] = [{"role": "system", "content": "You are brief. " * 60}]
     said: list[str] = []
+    done: Any
     for question in ("Name a river.", "Where does it end?", "And another one?"):
         messages.append({"role": "user", "content": question})
+        done = await client.chat.completions.create(model="m", messages=messages, stream=stream, **params)
         if stream:
-            async with client.chat.completions.stream(model="m", messages=messages, **params) as parts:
-                answer = (await parts.get_final_completion()).choices[0].message
+            answer = "".join([chunk.choices[0].delta.content or "" async for chunk in done])
         else:
-            answer = (await client.chat.completions.create(model="m", messages=messages, **params)).choices[0].message
-        said.append(answer.content or "")
-        messages.append({"role": "assistant", "content": answer.content})
+            answer = done.choices[0].message.content or ""
+        said.append(answer)
+        messages.append({"role": "assistant", "content": answer})
     return said
 
 
@@ -93,7 +93,7 @@ async def test_a_stream_is_what_a_whole_answer_is(gateway: Gateway, store: Store
     assert farthest(samples[0].logprobs, samples[1].logprobs) < CLOSE
 
 
-SCRIPT = [bash_step("echo one > note"), bash_step("cat note"), {"bash": "echo never"}]
+SCRIPT = [bash_step("echo one > note"), bash_step("cat note"), bash_step("echo never"), bash_step("echo never")]
 
 
 @pytest.mark.root
@@ -105,10 +105,10 @@ async def test_harnesses_go_on_live_after_two_recorded_turns(
     await harness.install()
     async with Orchard(backend=LocalBackend(LocalSettings(home=local_home))) as door:
 
-        async def run(session: Session, name: str, turns: int) -> None:
+        async def run(session: Session, name: str) -> None:
             (tmp_path / name).mkdir()
             async with door.sandbox("host") as box:
-                limits = HarnessLimits(turns=turns, seconds=600.0, command_seconds=20.0)
+                limits = HarnessLimits(turns=4, seconds=900.0, command_seconds=20.0)
                 await harness.run(
                     HarnessRequest(
                         "Write a note.", box, "/srv", session.url, session.api_key, "m", tmp_path / name, limits
@@ -117,17 +117,21 @@ async def test_harnesses_go_on_live_after_two_recorded_turns(
 
         async with Gateway(store, {"s": ScriptEngine(SCRIPT)}) as gateway:
             recorded = await gateway.open_session()
-            await run(recorded, "recorded", 2)
+            await run(recorded, "recorded")
         branched = ReplayEngine(store.session(recorded.id), calls=2, then=exact)
         async with Gateway(store, {"r": branched}) as gateway:
             session = await gateway.open_session()
-            await run(session, "branched", 4)
+            await run(session, "branched")
         await harness.close()
-    live = store.session(session.id).calls[2:]
+    trajectory = store.session(session.id)
+    live = trajectory.calls[2:]
     assert [call.status for call in live] == ["ok", "ok"]
-    (merged,) = to_samples(store.session(session.id))
-    assert merged.calls == [call.id for call in live]
-    assert off_by(weights, merged) < CLOSE
+    assert "cat note" in str(trajectory.prompt(live[0].id))
+    samples = to_samples(trajectory)
+    # One of the two keeps an answer without a tool call in its history; the other takes it out, which forks.
+    assert len(samples) == (1 if harness.name == "bash-loop" else 2)
+    assert [call for sample in samples for call in sample.calls] == [call.id for call in live]
+    assert max(off_by(weights, sample) for sample in samples) < CLOSE
 
 
 async def test_abort_and_a_reader_that_leaves_end_the_sampling(engine: VllmEngine, server: VllmServer) -> None:
@@ -160,20 +164,21 @@ async def test_a_prompt_that_is_too_long_is_told_as_such(gateway: Gateway) -> No
     assert caught.value.code == "context_length_exceeded"
 
 
-def moved(folder: Path, to: Path) -> Path:
-    """Copy a model with other weights in its feed-forward layers. (Tied embeddings do not arrive: docs/engines.md.)"""
-    safetensors = libraries.importlib.import_module("safetensors.torch")
-    shutil.copytree(folder, to)
-    tensors = safetensors.load_file(to / "model.safetensors")
-    for name in tensors:
-        if name.endswith("mlp.down_proj.weight"):
-            tensors[name] *= 1.1
-    safetensors.save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
-    return to
-
-
 def off(folder: Path, ids: Sequence[int], logprobs: Sequence[float]) -> float:
     return farthest(logprobs, plain_logprobs(folder, [*PROMPT, *ids])[len(PROMPT) - 1 :])
+
+
+async def test_adapters_come_in_while_it_runs(server: VllmServer, weights: Path, tmp_path: Path) -> None:
+    adapter, merged = await asyncio.to_thread(adapted, weights, tmp_path)
+    engine = VllmEngine(server.url, lora=True, policy_version="0")
+    for version in ("0", "1", "2"):
+        if version != "0":
+            await engine.update_weights(adapter, version)
+        ids, logprobs, end = await sample(engine, asks("s", PROMPT, max_tokens=12))
+        assert end.policy_version == version
+        right, wrong = (weights, merged) if version == "0" else (merged, weights)
+        assert off(right, ids, logprobs) < CLOSE < off(wrong, ids, logprobs)
+    await engine.close()
 
 
 async def test_new_weights_by_path_in_mid_answer_and_again_after_a_restart(
