@@ -29,8 +29,8 @@ _QUERY = "SELECT session_id, event_json, event_zstd FROM transcript_events ORDER
 class OpenClaw(Inside):
     """OpenClaw with its own prompt and tools, one turn without a gateway of its own.
 
-    It writes none of its usual files (``SOUL.md`` …) into the work tree. As it comes, it ends each request with a message
-    on its commands and sub-agents under way, which the next one lacks: each call is a conversation of its own.
+    It writes none of its usual files (``SOUL.md`` …) into the work tree. As it comes, it ends each request with a
+    message on its commands and sub-agents under way, which the next one lacks: each call is a conversation of its own.
 
     Options: ``dialect`` (``chat``, ``responses`` or ``anthropic``), ``lean`` (fewer tools, for local models),
     ``code_mode`` (``direct``, ``auto`` or ``code``), ``tool_search`` (false: all its tools are shown at once),
