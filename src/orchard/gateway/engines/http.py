@@ -17,6 +17,8 @@ LOWEST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot say; the same value as vLLM's."""
 _LINE_BYTES = 64 << 20
 _LATER = (408, 425, 429)
+_KEEP_SECONDS = 4.0
+"""Of idle connections: uvicorn, which serves most models, closes them after 5 s, and a request could meet that."""
 
 
 class ModelServer:
@@ -84,7 +86,7 @@ class ModelServer:
                 trace_configs=[trace],
                 headers=self._headers,
                 timeout=self._timeout,
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_SECONDS),
                 read_bufsize=1 << 20,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
