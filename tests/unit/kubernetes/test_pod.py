@@ -12,7 +12,7 @@ from orchard.sandbox.kubernetes import KubernetesSettings
 from orchard.sandbox.kubernetes.identity import Identity, ServiceKey, new_sandbox_id, pod_name
 from orchard.sandbox.kubernetes.pod import CONFIG_ENV, ImageFacts, Plan, check, manifest, spec_hash
 from orchard.sandbox.kubernetes.record import info_of, progress_of
-from orchard.sandbox.kubernetes.toolvolumes import check_tools
+from orchard.sandbox.kubernetes.toolvolumes import check_kept, check_tools
 from orchard.sandbox.types import SandboxSpec, State
 
 KEY = ServiceKey(b"k" * 32)
@@ -58,6 +58,10 @@ def test_tools_are_image_volumes_behind_the_path_of_the_image() -> None:
     assert config_of(pod)["path_append"] == ["/opt/orchard/tools/node/bin", "/opt/orchard/tools/codex/bin"]
     with pytest.raises(Unsupported, match="tools_repository"):
         check_tools(tools, SETTINGS)
+    check_kept(pod, tools)
+    pod["spec"]["volumes"] = [each for each in pod["spec"]["volumes"] if "image" not in each]
+    with pytest.raises(Unsupported, match="no image volumes"):  # as an API server without them answers
+        check_kept(pod, tools)
 
 
 def test_restricted_drops_everything_and_takes_a_number_for_a_user() -> None:

@@ -111,8 +111,8 @@ def _sample(cluster: Cluster, settings: KubernetesSettings) -> Json:
     return manifest(Plan(SandboxSpec(image), who, "", "", datetime.now(UTC), facts), settings)
 
 
-async def _dry_run(cluster: Cluster, pod: Json) -> None:
-    await cluster.request("POST", cluster.path("pods"), params={"dryRun": "All"}, body=pod)
+async def _dry_run(cluster: Cluster, pod: Json) -> Json:
+    return await cluster.request("POST", cluster.path("pods"), params={"dryRun": "All"}, body=pod)
 
 
 async def _admission(cluster: Cluster, settings: KubernetesSettings) -> Finding:
@@ -203,9 +203,12 @@ def _unmade(error: OrchardError) -> Finding:
 async def _image_volume(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     chosen = settings.injection == "image-volume" or bool(settings.tools_repository)
     try:
-        await _dry_run(cluster, _sample(cluster, replace(settings, injection="image-volume")))
+        pod = await _dry_run(cluster, _sample(cluster, replace(settings, injection="image-volume")))
+        kept, told = any("image" in each for each in parts(pod, "spec", "volumes")), "the API server drops them"
     except OrchardError as error:
-        words = f"no image volumes, so the daemon must be copied into each Pod, and none gets tools: {error.message}"
+        kept, told = False, error.message
+    if not kept:
+        words = f"no image volumes, so the daemon must be copied into each Pod, and none gets tools: {told}"
         mend = "Kubernetes 1.33, or injection = init and no tools_repository"
         return Finding("image-volume", "missing" if chosen else "absent", words, mend)
     words = "the API server takes image volumes"

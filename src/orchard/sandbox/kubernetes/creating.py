@@ -25,7 +25,7 @@ from orchard.sandbox.kubernetes.pod import SPEC_HASH, ImageFacts, Plan, check, m
 from orchard.sandbox.kubernetes.quota import Quotas
 from orchard.sandbox.kubernetes.record import Progress, progress_of
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
-from orchard.sandbox.kubernetes.toolvolumes import check_tools, explained, find_tools
+from orchard.sandbox.kubernetes.toolvolumes import check_kept, check_tools, find_tools
 from orchard.sandbox.kubernetes.turns import Turns
 from orchard.sandbox.types import SandboxSpec, State
 
@@ -143,8 +143,6 @@ class Maker:
                     pod = await self._cluster.get(f"{pods}/{who.name}")
                 except NotFound:  # it has just gone
                     continue
-            except InvalidArgument as error:
-                raise (await explained(self._cluster, body, error)) from error
             except Forbidden as error:
                 if error.name is None:
                     raise
@@ -160,6 +158,7 @@ class Maker:
                 )  # fmt: skip
             if notes(pod).get(SPEC_HASH) != spec_hash(spec):
                 raise Conflict("the idempotency key was used for another specification", hint="use a new key")
+            check_kept(pod, spec.tools)
             self._cache.put(pod)
             return pod, owner
 

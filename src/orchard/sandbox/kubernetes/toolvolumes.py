@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from copy import deepcopy
 
-from orchard.core.errors import CreateFailed, InvalidArgument, OrchardError, Unsupported
-from orchard.sandbox.kubernetes.client import Cluster
-from orchard.sandbox.kubernetes.objects import Json
+from orchard.core.errors import CreateFailed, Unsupported
+from orchard.sandbox.kubernetes.objects import Json, parts
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
-from orchard.sandbox.toolnames import TOOLS, Tool, parse_tools
+from orchard.sandbox.toolnames import Tool, parse_tools
 
 NO_REPOSITORY = "tools_repository is not set"
+_VOLUME = "tool-"
 _PUSH = "push it there: orchard harness install NAME --push REPOSITORY"
 
 
@@ -19,8 +18,8 @@ def add_tools(body: Json, tools: Sequence[str], settings: KubernetesSettings) ->
     """Add ``tools`` to the specification of a Pod, whose first container is the sandbox."""
     for number, tool in enumerate(parse_tools(tools)):
         image = {"reference": _reference(tool, settings), "pullPolicy": "IfNotPresent"}
-        body["volumes"].append({"name": f"tool-{number}", "image": image})
-        mount = {"name": f"tool-{number}", "mountPath": tool.mount, "readOnly": True}
+        body["volumes"].append({"name": f"{_VOLUME}{number}", "image": image})
+        mount = {"name": f"{_VOLUME}{number}", "mountPath": tool.mount, "readOnly": True}
         body["containers"][0]["volumeMounts"].append(mount)
 
 
@@ -53,23 +52,16 @@ async def find_tools(
             raise CreateFailed(text, reason="tool_not_found", hint=_PUSH) from error
 
 
-async def explained(cluster: Cluster, pod: Json, error: InvalidArgument) -> OrchardError:
-    """Return why the API server refused a Pod: it knows no image volumes if it takes the same one without tools."""
-    without = deepcopy(pod)
-    body = without["spec"]
-    names = {mount["name"] for mount in body["containers"][0]["volumeMounts"] if mount["mountPath"].startswith(TOOLS)}
-    body["volumes"] = [each for each in body["volumes"] if each["name"] not in names]
-    body["containers"][0]["volumeMounts"] = [
-        each for each in body["containers"][0]["volumeMounts"] if each["name"] not in names
-    ]
-    if not names:
-        return error
-    try:
-        await cluster.request("POST", cluster.path("pods"), params={"dryRun": "All"}, body=without)
-    except InvalidArgument:
-        return error
-    hint = "Kubernetes 1.33 or newer with the feature ImageVolume has them; or put the programs into the image"
-    return Unsupported(f"tools: this cluster has no image volumes: {error.message}", hint=hint)
+def check_kept(pod: Json, tools: Sequence[str]) -> None:
+    """Return if the API server has kept the image volumes of ``tools``; one without them drops them in silence.
+
+    Raises:
+        Unsupported: it has not.
+    """
+    kept = sum("image" in each and each["name"].startswith(_VOLUME) for each in parts(pod, "spec", "volumes"))
+    if kept < len(tools):
+        hint = "Kubernetes 1.33 or newer with the feature ImageVolume has them; or put the programs into the image"
+        raise Unsupported("tools: this cluster has no image volumes", hint=hint)
 
 
 def _reference(tool: Tool, settings: KubernetesSettings) -> str:
