@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
 import logging
@@ -106,7 +107,13 @@ def _known(note: Path) -> str | None:
 
 def _key(layer: Layer) -> str:
     files = [*layer.programs.values(), *([layer.constraints] if layer.constraints else [])]
-    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+    contents = [_digest(path, path.stat().st_mtime_ns, path.stat().st_size) for path in files]
     said = replace(layer, programs=dict.fromkeys(layer.programs, Path()), constraints=None)
     facts = [_RECIPE, platform.machine(), NODE_VERSION, SUITE, repr(said), contents]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _digest(path: Path, changed: int, size: int) -> str:
+    """Return the digest of a file, read again once it has changed: every sandbox asks for its layers by name."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
