@@ -23,7 +23,8 @@ from orchard.rollout.folder import open_run
 from orchard.rollout.jobs import Bounds
 from orchard.sandbox import Orchard
 from orchard.sandbox.local import LocalBackend, LocalSettings
-from orchard.trajectories import RolloutRecord, Trajectory
+from orchard.trajectories import Branch, RolloutRecord, Trajectory
+from orchard.trajectories.formats.conversations import answers
 
 BUILT_APART = {"zeroclaw": "make harness-zeroclaw"}
 """Harnesses whose build is too long for a lane, and what builds each: used where it is there."""
@@ -95,6 +96,12 @@ class Ran:
             for call in self.found.calls
         ]
         return "\n".join([*parts, *calls, f"faults met: {list(self.met)}"])
+
+
+def said(ran: Ran, branch: Branch) -> list[str]:
+    """Return what the model says along a conversation; words repeated because the harness asks again count once."""
+    calls = answers(ran.found, branch).values()
+    return list(dict.fromkeys(str(call.answer["content"]) for call in calls if call.answer))
 
 
 Play = Callable[..., Awaitable[Ran]]

@@ -1,11 +1,12 @@
 """What befalls a harness's requests costs it a retry, and the record neither a call nor a sample."""
 
+import json
+
 import pytest
-from tests.harness.conftest import EVERY, Play
+from tests.harness.conftest import EVERY, Play, said
 from tests.support.harassed import EACH
 
 from orchard.harness import check as toy
-from orchard.trajectories.formats.conversations import answers
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
@@ -17,12 +18,12 @@ async def test_an_error_a_wait_a_drop_and_a_cut_in_one_run(harness: str, play: P
     assert ran.record.failure is None, ran.told()
     assert (ran.record.stop, ran.record.reward) == ("submitted", 1.0), ran.told()
     main = [branch for branch in ran.found.branches() if branch.leaf.purpose == "agent"][-1]
-    said = [call.answer["content"] for call in answers(ran.found, main).values() if call.answer]
-    assert said == list(toy.SAYS), ran.told()
+    assert said(ran, main) == list(toy.SAYS), ran.told()
     cut = [call for call in ran.found.calls if call.status != "ok"]
     streamed = any(call.streamed for call in ran.found.calls)
     assert [call.status for call in cut] == ["aborted"] * streamed, ran.told()
     for call in cut:
         assert call.error_code == "engine_unavailable"
         assert toy.SAYS[3].startswith((call.answer or {}).get("content") or ""), "what had arrived, and no more"
-    assert len(ran.found.calls) - len(cut) == len(toy.SAYS), "a retry is no call of its own"
+    prompts = [json.dumps(ran.found.prompt(call.id)) for call in ran.found.calls if call.status == "ok"]
+    assert len(set(prompts)) == len(prompts), "a retry is no call of its own"

@@ -62,7 +62,8 @@ def answer(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, A
 def _wants_summary(messages: Sequence[Message]) -> bool:
     last = messages[-1] if messages else {}
     begun = any(one.get("role") == "assistant" for one in messages)
-    return begun and last.get("role") == "user" and "summary" in str(last.get("content")).lower()
+    text = str(last.get("content")).lower() if last.get("role") == "user" else ""
+    return "summary" in text and (begun or "run out of context" in text)
 
 
 def acted(messages: Sequence[Message]) -> int:
