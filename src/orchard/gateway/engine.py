@@ -88,6 +88,10 @@ class Final:
     raw_logprobs: Any = None
     """``choices[0].logprobs`` as the engine gave it, for a harness that asked for it."""
 
+    def delivered(self) -> Final:
+        """Return what goes out to a harness, now or at a retry: without what only the record needs."""
+        return replace(self, prompt_ids=None, sampled_ids=None, logprobs=None, spans=(), routed_experts=None)
+
 
 Part = Prompted | Tokens | Delta | Final
 """``Tokens``: the next sampled ids, where the engine tells them as it goes; so a cut answer's record has them."""

@@ -21,7 +21,7 @@ from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, Prompt
 from orchard.gateway.errors import EngineUnavailable, told_code
 from orchard.gateway.recording import Draft
 from orchard.gateway.tokens import Tokens
-from orchard.trajectories import CallRecord
+from orchard.trajectories import CallRecord, Usage
 
 if TYPE_CHECKING:
     from orchard.gateway.session import Session
@@ -107,9 +107,10 @@ class Exchange:
             error = known
         except Exception as fault:  # noqa: BLE001 — the seam to engines: a faulty one ends its call, told as ours
             error = InternalError(f"the engine {self._session.engine.name} broke: {fault!r}")
-        self._recording = True
+        self._recording, usage = True, Usage()
         try:
-            await finish(self._session.store.append(self._record(final, error)))
+            record = self._record(final, error)
+            await finish(self._session.store.append(record))
         except StoreFailed as failed:
             final, error = None, failed
         except (TypeError, ValueError) as fault:  # what the engine or the harness sent is no JSON in UTF-8
@@ -117,12 +118,13 @@ class Exchange:
         except asyncio.CancelledError:  # the loop is ending; nobody is left to be told
             final, error = None, _CUT
         else:
+            usage = record.usage
             self._session.recorder.remember(self._drafted, final)
         # No await from here on: the budget counts the call as running or as answered, never as both or neither.
-        self._count(final, error)
+        self._count(final, error, usage)
         when_over()
-        self.asked = self._draft = None  # a long session would else hold every prompt once more
-        self.final, self.error = final, error
+        self.asked = self._draft = None  # a long session would else hold every prompt once more, and its ids
+        self.final, self.error = final and final.delivered(), error
         self._notify()
 
     async def _sample(self) -> Final:
@@ -155,22 +157,20 @@ class Exchange:
                 if isinstance(part, Prompted | Tokens):
                     draft.take(part)
                     continue
-                if not self.deltas:
-                    draft.time(first_token=datetime.now(UTC))
+                draft.begun()
                 self.deltas.append(part)
                 if asked.stream:  # else nobody wants to know before the end
                     self._notify()
         raise EngineUnavailable(f"the engine {session.engine.name} stopped without an answer")
 
-    def _count(self, final: Final | None, error: OrchardError | None) -> None:
-        state = self._session.state
+    def _count(self, final: Final | None, error: OrchardError | None, usage: Usage) -> None:
+        state, prices = self._session.state, self._session.budget.prices
+        state.prompt_tokens += usage.prompt_tokens  # those of an answer that was cut were sampled too
+        state.completion_tokens += usage.completion_tokens
+        state.cost += prices.of(usage) if prices is not None else 0.0
         if final is not None:
             state.turns += 1
             state.last_error = None
-            state.prompt_tokens += final.usage.prompt_tokens
-            state.completion_tokens += final.usage.completion_tokens
-            if (prices := self._session.budget.prices) is not None:
-                state.cost += prices.of(final.usage)
         elif error is not None and error.reason == "cut":
             state.aborted += 1
         elif error is not None:

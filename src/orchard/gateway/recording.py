@@ -88,6 +88,7 @@ class Draft:
         if isinstance(part, Prompted):
             self._prompted = part
         else:
+            self.begun()
             self._ids += part.ids
             self._logprobs += part.logprobs
 
@@ -95,6 +96,11 @@ class Draft:
         """Forget what an engine sampled that then went away."""
         self._prompted = None
         self._ids, self._logprobs = [], []
+
+    def begun(self) -> None:
+        """Note when the first of an answer came."""
+        if self._times.first_token is None:
+            self.time(first_token=datetime.now(UTC))
 
     def time(self, **times: datetime | None) -> None:
         """Note when something happened; see ``CallTimes``."""
@@ -123,7 +129,7 @@ class Draft:
             model=self.session.model or self.asked.model, policy_version=self.session.engine.policy_version,
             sampling=self.params, answer=partial, status="aborted" if begun else "error",
             error=str(error), error_code=error.code if error else None,
-            usage=Usage(prompt_tokens=len(prompt or ()), completion_tokens=len(self._ids)),
+            usage=Usage(prompt_tokens=len(prompt or ()) if self._ids else 0, completion_tokens=len(self._ids)),
             **self._exact(prompt, self._ids or None, self._logprobs or None),
         )  # fmt: skip
 

@@ -69,7 +69,7 @@ class SessionState:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
-    """Of the calls answered, where the budget names prices."""
+    """Of all calls, cut ones too, where the budget names prices."""
     cut: str | None = None
     """The budget that ended it (``turns``, ``tokens``, ``seconds``, ``cost``), once a call was refused for it."""
     engine_failures: int = 0

@@ -1,5 +1,7 @@
 """Token-exact sessions over the wire: what prompts are made of, what records say of it, what samples train."""
 
+import gc
+import tracemalloc
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -197,6 +199,8 @@ async def test_a_cut_answer_is_recorded_with_the_ids_that_had_come(store: Store)
     assert call.sampled_ids is not None
     assert 4 <= len(call.sampled_ids) < 400
     assert call.logprobs == [0.0] * len(call.sampled_ids)
+    assert call.usage.completion_tokens == session.state.completion_tokens == len(call.sampled_ids)
+    assert call.times.first_token is not None
     assert call.answer is not None
     assert QWEN3.text(call.sampled_ids).startswith(call.answer["content"])
     assert to_samples(store.session(session.id)) == []
@@ -319,3 +323,23 @@ async def test_a_budget_of_cost(store: Store) -> None:
             with pytest.raises(BadRequestError, match="cost is used up"):
                 await client.chat.completions.create(model="m", messages=USER)
     assert (session.state.cut, session.state.turns) == ("cost", 2)
+
+
+async def test_a_long_session_holds_no_prompt_twice(store: Store) -> None:
+    """Thirty prompts of 8,000 ids each would be 2 MB and more, and their texts half a megabyte."""
+    messages: list[Any] = [{"role": "system", "content": "a 1 b 2 " * 2000}, *USER]
+    tokens = ScriptedTokens(QWEN3, ["ok"], at_end="repeat")
+    async with Gateway(store, {"t": TokenExact(tokens, QWEN3)}) as gateway:
+        session = await gateway.open_session()
+        async with client_of(session) as client:
+            for turn in range(32):
+                if turn == 2:
+                    tracemalloc.start()
+                await client.chat.completions.create(model="m", messages=messages)
+                messages += [{"role": "assistant", "content": "ok"}, *USER]
+            gc.collect()
+            held = tracemalloc.get_traced_memory()[0]
+            tracemalloc.stop()
+    last = store.session(session.id).calls[-1]
+    assert last.kept_ids > 7_500
+    assert held < 1_000_000
