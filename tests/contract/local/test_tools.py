@@ -96,6 +96,7 @@ async def test_a_tool_is_no_part_of_what_a_commit_keeps(
         digest = await box.commit("with-a-tool:1")
     async with orchard.sandbox(digest, ttl=60) as box:
         assert (await box.run("find /opt | sort")).text.split() == ["/opt", "/opt/mine", "/opt/mine/a"]
+        assert AT not in (await box.run("env")).text
 
 
 async def test_what_an_image_has_there_stays_as_it_is(orchard: Orchard, busy: str, tmp_path: Path):
