@@ -144,6 +144,7 @@ class _Frames:
             await asyncio.wait(tasks)
             for task in tasks:
                 _ = task.cancelled() or task.exception()
+        await self._connection.drained()
 
     async def _close_client(self) -> None:
         told = self._protocol.close_rcvd

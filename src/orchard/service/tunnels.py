@@ -66,7 +66,7 @@ async def _upgrade(connection: Connection, entry: Entry, target: bytes, request_
 
 
 async def _relay(request: Request, connection: Connection) -> None:
-    """Carry bytes both ways until both halves have ended, or one side is gone."""
+    """Carry bytes both ways until both halves have ended, or one side is gone; a half that has ended arrives whole."""
     ended = asyncio.Event()
     inward = asyncio.create_task(_to_sandbox(request, connection, ended))
     both = asyncio.create_task(_to_client(request, connection, ended))
@@ -76,6 +76,8 @@ async def _relay(request: Request, connection: Connection) -> None:
         broken = first.exception()
         if not isinstance(broken, Disconnected):
             await request.send({"type": "websocket.close", "code": 1000 if broken is None else 1011})
+        if ended.is_set():
+            await connection.drained()
     finally:
         for task in (both, inward):
             task.cancel()

@@ -176,6 +176,12 @@ class Connection:
         except OSError as error:
             raise Unavailable("the connection to the sandbox broke") from error
 
+    async def drained(self) -> None:
+        """Close the connection, and return once the other side has taken all that was sent, or is gone."""
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
     def end(self) -> None:
         """End the present body now, as if it were whole: for streams that would go on for ever."""
         self.ended_early = True

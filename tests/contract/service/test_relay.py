@@ -190,6 +190,20 @@ async def test_a_port_in_the_sandbox_leads_out_through_the_service(box: Sandbox)
             assert result.text == f"heard hello{number}\n"
 
 
+async def test_a_slow_reader_inside_gets_all_that_was_sent_before_the_other_side_closed(box: Sandbox) -> None:
+    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()  # the other half has ended first
+        writer.write(bytes(16 << 20))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(send, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, box.reverse(9000, f"tcp:127.0.0.1:{port}"):
+        result = await box.run("nc 127.0.0.1 9000 </dev/null | (sleep 2; wc -c)", timeout=60)
+    assert int(result.text) == 16 << 20
+
+
 async def test_a_websocket_elsewhere_is_refused(box: Sandbox, http: aiohttp.ClientSession) -> None:
     for path, status in (("processes", 404), ("files", 404), ("ports/81", 404), ("ports/x", 400)):
         with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
