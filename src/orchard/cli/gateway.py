@@ -25,41 +25,46 @@ DEFAULT_PORT = 8421
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 
+Record = Annotated[
+    Path | None, typer.Option(help="Folder of the store; by default the one that `orchard trajectories` reads.")
+]
+Tokenizer = Annotated[Path | None, typer.Option(help="Folder of the tokenizer and template; vllm, sglang.")]
+Mode = Annotated[str, typer.Option(help="splice keeps sampled ids as they are, template renders each prompt anew.")]
+Replay = Annotated[str | None, typer.Option(help="Id of a rollout or session whose answers are given again.")]
+Calls = Annotated[int | None, typer.Option(help="Replay so many calls; --engine answers the rest.", min=0)]
+Model = Annotated[str, typer.Option(help="Its name there, whatever the agent asks for; for transformers a folder.")]
+Name = Annotated[str, typer.Option(help="Name of the session in its URL; any key will do. Loopback only.")]
+OPEN = "Open a session for each /s/NAME, or else each key, at its first call. Loopback only."
+Turns = Annotated[int | None, typer.Option(help="Calls that a session may make.", min=1)]
+Tokens = Annotated[int | None, typer.Option(help="Tokens that a session may use.", min=1)]
+Seconds = Annotated[float | None, typer.Option(help="How long a session may last.", min=0)]
+Cost = Annotated[float | None, typer.Option(help="What a session may cost, by --price.", min=0)]
+Price = Annotated[str, typer.Option(help="PROMPT,COMPLETION[,CACHED]: of a million tokens, in any one currency.")]
+
+
 @app.callback(epilog=console.EXIT_CODES)
 def gateway(
     context: typer.Context,
-    record: Annotated[
-        Path | None, typer.Option(help="Folder of the store; by default the one that `orchard trajectories` reads.")
-    ] = None,
+    record: Record = None,
     engine: Annotated[str | None, typer.Option(help=f"What answers: {', '.join(KINDS)}.")] = None,
     base_url: Annotated[list[str] | None, typer.Option(help="Of the model server; repeatable for replicas.")] = None,
-    model: Annotated[
-        str, typer.Option(help="Its name there, whatever the agent asks for; for transformers a folder.")
-    ] = "",
+    model: Model = "",
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the server's key.")] = "OPENAI_API_KEY",
-    tokenizer: Annotated[Path | None, typer.Option(help="Folder of the tokenizer and template; vllm, sglang.")] = None,
-    mode: Annotated[
-        str, typer.Option(help="splice keeps sampled ids as they are, template renders each prompt anew.")
-    ] = "splice",
-    script: Annotated[Path | None, typer.Option(help="Steps to play in place of a model: .json, .toml or .py.")] = None,
-    replay: Annotated[
-        str | None, typer.Option(help="Id of a rollout or session whose answers are given again.")
-    ] = None,
-    calls: Annotated[int | None, typer.Option(help="Replay so many calls; --engine answers the rest.", min=0)] = None,
+    tokenizer: Tokenizer = None,
+    mode: Mode = "splice",
+    script: Annotated[Path | None, typer.Option(help="Steps in place of a model: .json, .toml or .py.")] = None,
+    replay: Replay = None,
+    calls: Calls = None,
     store: Annotated[Path | None, typer.Option(help="Folder of the store with what is replayed.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 picks a free one.", min=0, max=65535)] = DEFAULT_PORT,
-    session: Annotated[str, typer.Option(help="Name of the session in its URL; any key will do. Loopback only.")] = "",
-    open_sessions: Annotated[
-        bool,
-        typer.Option(
-            "--open-sessions",
-            help="Open a session for each /s/NAME, or else each key, at its first call. Loopback only.",
-        ),
-    ] = False,
-    turns: Annotated[int | None, typer.Option(help="Calls that a session may make.", min=1)] = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens that a session may use.", min=1)] = None,
-    seconds: Annotated[float | None, typer.Option(help="How long a session may last.", min=0)] = None,
+    session: Name = "",
+    open_sessions: Annotated[bool, typer.Option("--open-sessions", help=OPEN)] = False,
+    turns: Turns = None,
+    tokens: Tokens = None,
+    seconds: Seconds = None,
+    cost: Cost = None,
+    price: Price = "",
     label: Labels = None,
 ) -> None:
     """Serve a model endpoint that records every call before it answers, until SIGINT or SIGTERM.
@@ -71,8 +76,6 @@ def gateway(
     """
     if context.invoked_subcommand is not None:
         return
-    from orchard.gateway import Budget
-
     named = bool(session or open_sessions)
     if named and host not in LOOPBACK:
         raise InvalidArgument(
@@ -83,10 +86,22 @@ def gateway(
         engine=engine, base_urls=base_url or (), model=model, api_key=env(api_key_env) or "", tokenizer=tokenizer,
         mode=mode, script=script, replay=replay, store=store, calls=calls,
     )  # fmt: skip
-    place = _Place(
-        record or default_store(), host, port, session, Budget(turns, tokens, seconds), pairs(label or [], "label")
-    )
+    budget = _budget(turns, tokens, seconds, cost, price)
+    place = _Place(record or default_store(), host, port, session, budget, pairs(label or [], "label"))
     console.run_async(place.serve(answering.open(), answering.asked_model, open_sessions))
+
+
+def _budget(turns: int | None, tokens: int | None, seconds: float | None, cost: float | None, price: str) -> Budget:
+    from orchard.gateway import Budget
+    from orchard.gateway.session import Prices
+
+    try:
+        prices = [float(one) for one in price.split(",")] if price else []
+    except ValueError:
+        prices = [-1.0]
+    if prices and (len(prices) not in (2, 3) or min(prices) < 0):
+        raise InvalidArgument(f"--price takes PROMPT,COMPLETION[,CACHED], not {price!r}", field="price")
+    return Budget(turns, tokens, seconds, cost, Prices(*prices) if prices else None)
 
 
 PARITY = ("HARNESS", "CALLS", "SERVED", "STOCK", "DIFFERING", "OTHER TEMPLATE")

@@ -90,6 +90,15 @@ def test_a_session_by_name_takes_any_key_and_has_its_budget(tmp_path: Path) -> N
     assert "budget_exceeded" in running.errors
 
 
+def test_a_session_may_cost_so_much(tmp_path: Path) -> None:
+    with gateway(tmp_path, "--session", "mine", "--cost", "0.000001", "--price", "1,2") as running:
+        ask(running.url, "any")
+        with pytest.raises(HTTPError, match="400"):
+            ask(running.url, "any")
+        running.end()
+    assert "budget_exceeded" in running.errors
+
+
 def test_sessions_are_opened_at_their_first_use_one_for_each_name_or_key(tmp_path: Path) -> None:
     with gateway(tmp_path, "--open-sessions") as running:
         root = running.url.removesuffix("/s/NAME")
@@ -134,6 +143,8 @@ def test_a_recording_answers_again(tmp_path: Path) -> None:
         (["--engine", "transformers", "--model", "/nope"], "--model FOLDER"),
         (["--engine", "vllm", "--base-url", "http://127.0.0.1:1"], "--tokenizer FOLDER"),
         (["--host", "0.0.0.0", "--session", "mine"], "loopback"),
+        (["--script", "x.json", "--price", "1"], "PROMPT,COMPLETION"),
+        (["--script", "x.json", "--cost", "1"], "prices"),
     ],
 )
 def test_what_cannot_be_served_is_refused_with_what_to_say_instead(
