@@ -195,7 +195,8 @@ async def measure(place: Place) -> list[Row]:
 
 async def _measure(sessions: int, turns: int, seconds: float) -> list[Row]:
     got = await asyncio.to_thread(run, sessions, turns, seconds)
-    name = f"gateway overhead a call, {sessions} sessions at once"
+    many = f"{sessions} sessions at once" if sessions > 1 else "1 session"
+    name = f"gateway overhead a call, {many}"
     note = f"{got['cpu_s'] / got['calls'] * 1000:.2g} ms of CPU and {got['bytes'] // got['calls']} bytes on disk a call"
     asked, calls = "engine asked directly, beyond its time", sessions * turns * ROUNDS
     ms = {way: {of: of(times) * 1000 for of in (p50, p99)} for way, times in got["times"].items()}
