@@ -196,6 +196,16 @@ async def test_nothing_is_sampled_from_weights_that_nobody_can_name() -> None:
         await engine.close()
 
 
+async def test_a_server_without_its_development_mode_takes_no_weights_and_goes_on() -> None:
+    async with serving(vllm(info=[(404, {"detail": "Not Found"})])) as server:
+        engine = VllmEngine(server.url, policy_version="0")
+        with pytest.raises(EngineRefused, match="VLLM_SERVER_DEV_MODE=1"):
+            await engine.update_weights(Path("/weights/1"), "1")
+        assert (await sample(engine, asks()))[2].policy_version == "0"
+        await engine.close()
+    assert not any(path.startswith("/pause") for path in server.paths)
+
+
 async def test_an_adapter_has_a_new_name_each_time_and_runs_to_its_end() -> None:
     server = vllm()
     server.gate = asyncio.Event()

@@ -55,6 +55,13 @@ class VllmEngine(ServedEngine):
         return (await self._server.call("/weight_info", method="GET")).get("weight_version") == version
 
     async def _hold(self) -> None:
+        try:
+            await self._server.call("/weight_info", method="GET")
+        except EngineRefused as error:
+            raise EngineRefused(
+                f"{self._server.url} takes no weights by path; it must be vLLM 0.32 or newer",
+                http_status=error.http_status, hint="start it with VLLM_SERVER_DEV_MODE=1",
+            ) from error  # fmt: skip
         await self._server.call("/pause?mode=" + ("wait" if self._whole else "keep"))
 
     async def _load(self, path: Path, version: str) -> None:
