@@ -23,6 +23,7 @@ from orchard.cli.options import (
     Pids,
     Stdin,
     Timeout,
+    Tools,
     Ttl,
     Tty,
     Url,
@@ -62,7 +63,7 @@ def create(
     cpu: Cpu = None, memory: Memory = None, disk: Disk = None, pids: Pids = None, env: Env = None, user: User = None,
     workdir: Workdir = None, label: Labels = None, network: Network = None, ttl: Ttl = None, max_ttl: MaxTtl = None,
     idle: Idle = None, entrypoint: Annotated[bool, typer.Option(help="Run the image's ENTRYPOINT.")] = False,
-    json: Json = False, url: Url = None,
+    tool: Tools = None, json: Json = False, url: Url = None,
 ) -> None:  # fmt: skip
     """Make a sandbox and print its id. It ends after its ttl, or with `orchard sandbox rm`.
 
@@ -70,7 +71,7 @@ def create(
     """
     options = options_of(
         cpu=cpu, memory=memory, disk=disk, pids=pids, env=env, user=user, workdir=workdir, labels=label,
-        network=network, ttl=ttl, max_ttl=max_ttl, idle=idle, entrypoint=entrypoint or None,
+        network=network, ttl=ttl, max_ttl=max_ttl, idle=idle, entrypoint=entrypoint or None, tools=tool,
     )  # fmt: skip
 
     async def work() -> SandboxInfo:
@@ -158,7 +159,7 @@ def run(
     command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
     cpu: Cpu = None, memory: Memory = None, disk: Disk = None, pids: Pids = None, env: Env = None, user: User = None,
     workdir: Workdir = None, network: Network = None, ttl: Ttl = None, timeout: Timeout = None, stdin: Stdin = False,
-    tty: Tty = False, url: Url = None,
+    tty: Tty = False, tool: Tools = None, url: Url = None,
 ) -> None:  # fmt: skip
     """Run one command in a fresh sandbox, stream its output as it comes, end the sandbox, exit with its exit code.
 
@@ -168,8 +169,9 @@ def run(
     Example: orchard sandbox run -t python:3.12 -- bash
     """
     options = options_of(
-        cpu=cpu, memory=memory, disk=disk, pids=pids, env=env, user=user, workdir=workdir, network=network, ttl=ttl
-    )
+        cpu=cpu, memory=memory, disk=disk, pids=pids, env=env, user=user, workdir=workdir, network=network, ttl=ttl,
+        tools=tool,
+    )  # fmt: skip
     streaming.exit_with(streaming.run_once(url, image, options, command, timeout, _how(tty), stdin or tty))
 
 

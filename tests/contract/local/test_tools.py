@@ -1,7 +1,11 @@
 """Tool layers for real: mounted read-only on any root, after the image's own programs, and in no layer of changes."""
 
+import asyncio
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,3 +132,11 @@ async def test_a_tool_that_is_not_here_is_refused_with_what_to_do(orchard: Orcha
     assert "orchard harness install" in (refused.value.hint or "")
     with pytest.raises(OrchardError, match="more than once"):
         await orchard.create(busybox_root, tools=[busy, busy], ttl=60)
+
+
+async def test_a_sandbox_of_the_command_line_has_tools(busybox_root: str, busy: str, local_home: Path):
+    words = ["sandbox", "run", busybox_root, "--tool", busy, "--", "greet-me"]
+    argv = [sys.executable, "-c", "from orchard.cli.main import run; run()", *words]
+    env = {**os.environ, "ORCHARD_HOME": str(local_home)}
+    done = await asyncio.to_thread(subprocess.run, argv, env=env, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"greet-me of the tool\n"), done.stderr
