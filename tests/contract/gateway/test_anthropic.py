@@ -198,6 +198,27 @@ async def test_thinking_that_is_not_ours_is_dropped(store: Store) -> None:
     assert call.dropped == ["content.thinking", "content.redacted_thinking"]
 
 
+async def test_tools_come_and_go_within_a_conversation(store: Store) -> None:
+    def said(*blocks: Any) -> list[Any]:
+        return [*USER, {"role": "assistant", "content": "x"}, {"role": "user", "content": list(blocks)}]
+
+    late = {"name": "late", "input_schema": {"type": "object"}}
+    added = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": late}}
+    gone = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "bash"}}
+    again = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "bash"}}
+    text = {"type": "text", "text": "now"}
+    async with Gateway(store, {"script": ScriptEngine(["x"], at_end="repeat")}) as gateway:
+        session = await gateway.open_session()
+        for blocks in ((text, added, gone), (text, gone, again), (gone,)):
+            await ask(session, False, tools=TOOLS, messages=said(*blocks))
+    recorded = store.session(session.id)
+    names = [[tool["function"]["name"] for tool in recorded.tools(call.id)] for call in recorded.calls]
+    assert names == [["late"], ["bash"], []]
+    assert [call.dropped for call in recorded.calls] == [["tools.bash"], [], ["tools.bash"]]
+    prompts = [[message["content"] for message in recorded.prompt(call.id)] for call in recorded.calls]
+    assert prompts == [["hi", "x", "now"], ["hi", "x", "now"], ["hi", "x"]]
+
+
 @pytest.mark.parametrize(
     ("choice", "params"),
     [

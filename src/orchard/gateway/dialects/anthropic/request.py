@@ -10,7 +10,7 @@ from typing import Any
 from orchard.core.errors import InvalidArgument
 from orchard.gateway.dialects.anthropic.fields import FIELDS
 from orchard.gateway.dialects.anthropic.signature import signature
-from orchard.gateway.dialects.anthropic.tools import referenced, tool_choice, tools_of
+from orchard.gateway.dialects.anthropic.tools import offered, tool_choice, tools_of
 from orchard.gateway.dialects.base import ModelRequest, Origin
 from orchard.gateway.dialects.origin import origin_of
 from orchard.gateway.dialects.wire import (
@@ -28,6 +28,8 @@ from orchard.trajectories.messages import Message
 _BILLING = "x-anthropic-billing-header:"
 """Begins a block of Claude Code's system prompt that is no prompt, and differs from call to call."""
 _SUBAGENT = "cc_is_subagent=true"
+_BESIDE = ("tool_result", "tool_addition", "tool_removal")
+"""Blocks that are no part of what a message says."""
 
 
 def parse(body: bytes, headers: Mapping[str, str]) -> ModelRequest:
@@ -38,11 +40,11 @@ def parse(body: bytes, headers: Mapping[str, str]) -> ModelRequest:
     reading = _Reading(sorting)
     billing = reading.system(known.get("system"))
     listed = objects(known.get("messages"), "messages")
-    if not listed:
-        raise InvalidArgument("messages must not be empty", field="messages")
     for message in listed:
         reading.take(message)
-    tools = tools_of(objects(known.get("tools") or [], "tools"), referenced(listed), sorting)
+    if not listed or not reading.messages:
+        raise InvalidArgument("messages must not be empty", field="messages")
+    tools = tools_of(objects(known.get("tools") or [], "tools"), offered(listed), sorting)
     return ModelRequest(
         model=model_name(known.get("model")), messages=reading.messages, tools=tools,
         params={**params, **tool_choice(known.get("tool_choice"), bool(tools))},
@@ -102,8 +104,9 @@ class _Reading:
             blocks = objects(content, "messages.content")
             results = [block for block in blocks if block.get("type") == "tool_result"]
             self.messages += [self._result(block) for block in results]
-            parts = self._parts([block for block in blocks if block.get("type") != "tool_result"], role)
-            if parts or not results:
+            others = [block for block in blocks if block.get("type") not in _BESIDE]
+            parts = self._parts(others, role)
+            if parts or not blocks:
                 self.messages.append({"role": role, "content": content_of(parts)})
 
     def _answer(self, content: Any) -> Message:

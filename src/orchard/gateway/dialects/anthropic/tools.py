@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from orchard.core.errors import InvalidArgument
@@ -11,11 +12,38 @@ from orchard.trajectories.messages import Message
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def referenced(messages: list[Message]) -> set[str]:
-    """Return the names of the deferred tools that results of a search for tools have named."""
-    blocks = [block for message in messages for block in _blocks(message.get("content"))]
-    inner = [part for block in blocks for part in [block, *_blocks(block.get("content"))]]
-    return {str(part.get("tool_name")) for part in inner if part.get("type") == "tool_reference"}
+@dataclass
+class Offered:
+    """What a conversation says of its tools beside ``tools``."""
+
+    found: set[str] = field(default_factory=set[str])
+    """Names of deferred tools that a search has named, or that were added."""
+    removed: set[str] = field(default_factory=set[str])
+    defined: dict[str, Message] = field(default_factory=dict[str, Message])
+    """Tools that were added whole, by name."""
+
+    def take(self, block: Message) -> None:
+        """Take one block of a message, or of a tool's result."""
+        kind, tool = block.get("type"), object_of(block.get("tool"))
+        definition = object_of(tool.get("definition"))
+        name = str(block.get("tool_name") or tool.get("name") or definition.get("name"))
+        if kind == "tool_removal":
+            self.removed.add(name)
+        elif kind in ("tool_addition", "tool_reference"):
+            self.found.add(name)
+            self.removed.discard(name)
+            if definition:
+                self.defined[name] = definition
+
+
+def offered(messages: list[Message]) -> Offered:
+    """Return what the blocks of a conversation say of its tools, in their order."""
+    known = Offered()
+    for message in messages:
+        for block in _blocks(message.get("content")):
+            for part in [block, *_blocks(block.get("content"))]:
+                known.take(part)
+    return known
 
 
 def _blocks(content: Any) -> list[Message]:
@@ -23,12 +51,12 @@ def _blocks(content: Any) -> list[Message]:
     return [object_of(block) for block in listed]
 
 
-def tools_of(listed: list[Message], found: set[str], sorting: Sorting) -> list[Message]:
+def tools_of(listed: list[Message], known: Offered, sorting: Sorting) -> list[Message]:
     """Return the tools in the common form."""
     tools: list[Message] = []
-    for tool in listed:
+    for tool in [*listed, *known.defined.values()]:
         name = text_of(tool.get("name"), "tools.name")
-        waits = bool(tool.get("defer_loading")) and name not in found
+        waits = name in known.removed or (bool(tool.get("defer_loading")) and name not in known.found)
         if not sorting.takes("tools", "deferred" if waits else str(tool.get("type") or "custom"), name):
             continue
         function: Message = {"name": name}
