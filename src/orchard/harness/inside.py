@@ -84,6 +84,8 @@ class Inside(ABC):
     options: ClassVar[Mapping[str, Kind]] = {}
     records: ClassVar[str] = ""
     """Folder, below the run's own, in which the program keeps its records; "": none."""
+    names: ClassVar[str] = "*"
+    """Pattern of the names of those files there that are its records."""
     placement: Literal["inside"] = "inside"
 
     def check(self, config: Mapping[str, Any]) -> None:
@@ -142,7 +144,7 @@ class Inside(ABC):
         """Return the program's records, fetched from the run's own folder once it has ended; by path."""
         if not self.records:
             return ()
-        return await fetch(request.box, f"{home}/{self.records}", request.scratch / "records")
+        return await fetch(request.box, f"{home}/{self.records}", request.scratch / "records", self.names)
 
 
 def program(layer: str, name: str) -> str:
@@ -150,8 +152,8 @@ def program(layer: str, name: str) -> str:
     return f"{TOOLS}/{layer}/bin/{name}"
 
 
-async def fetch(box: Sandbox, folder: str, into: Path) -> list[Path]:
-    """Copy the files below ``folder`` of the sandbox; return where they are, by path. Links are left out.
+async def fetch(box: Sandbox, folder: str, into: Path, names: str = "*") -> list[Path]:
+    """Copy the files called ``names`` below ``folder`` of the sandbox; return where they are, by path. No links.
 
     What is larger than is bearable is left out too, the newest last.
     """
@@ -162,7 +164,9 @@ async def fetch(box: Sandbox, folder: str, into: Path) -> list[Path]:
     copies, room = [], _RECORDS
     for entry in sorted(entries, key=lambda one: one.path):
         below = PurePosixPath(entry.path.removeprefix(f"{folder}/"))
-        if entry.type != "file" or entry.size > room or below.is_absolute() or ".." in below.parts:
+        if entry.type != "file" or entry.size > room or not below.match(names):
+            continue
+        if below.is_absolute() or ".." in below.parts:
             continue
         room -= entry.size
         copy = into / below

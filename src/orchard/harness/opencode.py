@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from orchard.harness.database import rows
 from orchard.harness.inside import Inside, Launch, Left, Reading, program
 from orchard.harness.layers import Layer
-from orchard.harness.native import ToolLog, inner, json_lines, objects
+from orchard.harness.native import ToolLog, arguments_of, inner
 from orchard.harness.options import Kind
-from orchard.harness.protocol import HarnessRequest
+from orchard.harness.protocol import HarnessRequest, Stop
 
 VERSION = "1.18.33"
 _PROVIDER = "orchard"
@@ -20,10 +20,12 @@ _ADAPTERS = {"chat": "@ai-sdk/openai-compatible", "responses": "@ai-sdk/openai",
 """All three come with the program."""
 _QUIET = ("OPENCODE_DISABLE_AUTOUPDATE", "OPENCODE_DISABLE_MODELS_FETCH", "OPENCODE_DISABLE_LSP_DOWNLOAD")
 _FOLDERS = ("CONFIG", "DATA", "CACHE", "STATE")
-_SESSION = re.compile(r"ses_[A-Za-z0-9]+")
-_SESSIONS = 100
-"""Most sessions, its own and its sub-agents', that are exported."""
-_EXPORT_SECONDS = 60.0
+_DATABASE = "opencode.db"
+_QUERY = """
+SELECT s.id AS session, s.parent_id AS parent, m.id AS id, m.data AS message, p.data AS part
+FROM message m JOIN session s ON s.id = m.session_id LEFT JOIN part p ON p.message_id = m.id
+ORDER BY m.time_created, m.id, p.id
+"""
 
 
 class OpenCode(Inside):
@@ -44,6 +46,9 @@ class OpenCode(Inside):
     options: ClassVar[Mapping[str, Kind]] = {
         "dialect": tuple(_ADAPTERS), "context": int, "output": int, "snapshot": bool, "settings": dict, "args": list,
     }  # fmt: skip
+
+    records = "data/opencode"
+    names = f"{_DATABASE}*"
 
     def launch(self, request: HarnessRequest, home: str) -> Launch:
         """See ``Inside.launch``."""
@@ -66,62 +71,31 @@ class OpenCode(Inside):
         argv = [program("opencode", "opencode"), "run", "--format", "json", "--title", "run", *config.get("args", ())]
         return Launch(argv, env, {"opencode.json": json.dumps(settings)}, stdin=request.instruction)
 
-    async def collect(self, request: HarnessRequest, launch: Launch, home: str, stdout: Path) -> Sequence[Path]:
-        """See ``Inside.collect``: its records are a database, of which it exports one session after another."""
-        records, waiting = (
-            list[Path](),
-            [str(event["sessionID"]) for event in json_lines(stdout) if "sessionID" in event],
-        )
-        known = set[str]()
-        while waiting and len(known) < _SESSIONS:
-            session = waiting.pop(0)
-            if session in known or not _SESSION.fullmatch(session):
-                continue
-            known.add(session)
-            result = await request.box.run(
-                [launch.argv[0], "export", session], timeout=_EXPORT_SECONDS, cwd=request.workdir, env=launch.env,
-                output_limit=256 << 20,
-            )  # fmt: skip
-            record = request.scratch / f"{session}.json"
-            record.write_bytes(result.stdout)
-            records.append(record)
-            waiting += [str(inner(part, "state", "metadata").get("sessionId")) for _, part in _parts(record)]
-        return records
-
     def read(self, left: Left) -> Reading:
-        """See ``Inside.read``: it may exit with 1 after it has recovered, so its last answer decides."""
-        log, turns = ToolLog(), 0
-        for record in left.records:
-            for message, part in _parts(record):
-                turns += part.get("type") == "step-finish" and message.get("role") == "assistant"
+        """See ``Inside.read``: it may exit with 1 after it has recovered, so the last answer in its records decides."""
+        log, turns, last, said = ToolLog(), 0, dict[str, Any](), ""
+        native = left.stdout.with_name("trajectory.jsonl")
+        with native.open("w") as file:
+            for event in _events(left.records):
+                file.write(json.dumps(event) + "\n")
+                message, part = event["message"], event["part"]
+                turns += part.get("type") == "step-finish"
                 if part.get("type") == "tool":
                     _take(part, log)
-        main = left.records[0] if left.records else None
-        last = _last_answer(main)
-        error = inner(last, "error")
-        done = last.get("finish") == "stop" and not error
-        texts = [str(part.get("text", "")) for message, part in _parts(main) if message == last and "text" in part]
-        words = "" if done else json.dumps(error or last.get("finish"))
-        return Reading(done, turns, texts[-1] if done and texts else None, log.events, main, words=words)
+                elif event["parent"] is None and message.get("role") == "assistant":
+                    last = message
+                    said = str(part["text"]) if part.get("type") == "text" and "text" in part else said
+        error, finish = inner(last, "error"), last.get("finish")
+        done = finish == "stop" and not error
+        limit = Stop.FORMAT if finish == "length" and not error else None
+        words = "" if done else json.dumps(error or finish)
+        return Reading(done, turns, said if done else None, log.events, native if turns else None, limit, words)
 
 
-def _messages(record: Path | None) -> list[dict[str, Any]]:
-    try:
-        facts = json.loads(record.read_bytes()) if record else {}
-    except ValueError:  # cut, or no export at all
-        facts = {}
-    return objects(facts.get("messages")) if isinstance(facts, dict) else []
-
-
-def _parts(record: Path | None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for message in _messages(record):
-        for part in objects(message.get("parts")):
-            yield inner(message, "info"), part
-
-
-def _last_answer(record: Path | None) -> dict[str, Any]:
-    infos = [inner(message, "info") for message in _messages(record)]
-    return next((info for info in reversed(infos) if info.get("role") == "assistant"), {})
+def _events(records: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """Yield each part of each message of its sessions, its own (without a parent) and its sub-agents', in order."""
+    for row in (row for path in records if path.name == _DATABASE for row in rows(path, _QUERY)):
+        yield {**row, "message": arguments_of(row["message"]), "part": arguments_of(row["part"] or "{}")}
 
 
 def _limit(config: Mapping[str, Any]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from orchard.harness.inside import Inside, Launch, Left, Reading, program
 from orchard.harness.layers import NODE, Layer
 from orchard.harness.native import ToolLog, inner, joined_text, json_lines, objects
 from orchard.harness.options import Kind
-from orchard.harness.protocol import HarnessRequest
+from orchard.harness.protocol import HarnessRequest, Stop
 
 VERSION = "1.6.0"
 _PROVIDER = "orchard"
@@ -66,10 +66,11 @@ class Pi(Inside):
                 turns += message.get("stopReason") not in _BROKEN
             _take(message, facts.get("timestamp"), log)
         done = last.get("stopReason") == "stop"
+        limit = Stop.FORMAT if last.get("stopReason") == "length" else None
         text = joined_text(last.get("content"))
         words = str(last.get("errorMessage") or last.get("stopReason") or "")
         native = left.records[0] if left.records else None
-        return Reading(done, turns, text if done else None, log.events, native, words="" if done else words)
+        return Reading(done, turns, text if done else None, log.events, native, limit, "" if done else words)
 
 
 _BROKEN = ("error", "aborted")

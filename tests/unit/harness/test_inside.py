@@ -100,9 +100,11 @@ async def test_cancelling_ends_its_tree_and_removes_its_folder(request_for: Make
 async def test_records_are_files_below_the_folder_and_nothing_else(box: Sandbox, tmp_path: Path) -> None:
     await box.run("mkdir -p r/sub; echo a > r/b.jsonl; echo c > r/sub/a.jsonl; ln -s /etc/passwd r/link", cwd="/tmp")
     found = await fetch(box, "/tmp/r", tmp_path / "into")
+    [named] = await fetch(box, "/tmp/r", tmp_path / "named", "b.*")
     await box.run("rm -r /tmp/r")
     assert [path.relative_to(tmp_path / "into").as_posix() for path in found] == ["b.jsonl", "sub/a.jsonl"]
     assert [path.read_text() for path in found] == ["a\n", "c\n"]
+    assert named == tmp_path / "named" / "b.jsonl"
     assert await fetch(box, "/tmp/none", tmp_path / "into") == []
 
 
