@@ -39,6 +39,7 @@ Turns = Annotated[int | None, typer.Option(help="Calls that a session may make."
 Tokens = Annotated[int | None, typer.Option(help="Tokens that a session may use.", min=1)]
 Seconds = Annotated[float | None, typer.Option(help="How long a session may last.", min=0)]
 Cost = Annotated[float | None, typer.Option(help="What a session may cost, by --price.", min=0)]
+TRAINING = "Leave out what changes the distribution (top-p, penalties …), and record what was asked for."
 Price = Annotated[str, typer.Option(help="PROMPT,COMPLETION[,CACHED]: of a million tokens, in any one currency.")]
 
 
@@ -65,6 +66,7 @@ def gateway(
     seconds: Seconds = None,
     cost: Cost = None,
     price: Price = "",
+    training: Annotated[bool, typer.Option("--training", help=TRAINING)] = False,
     label: Labels = None,
 ) -> None:
     """Serve a model endpoint that records every call before it answers, until SIGINT or SIGTERM.
@@ -88,6 +90,7 @@ def gateway(
     )  # fmt: skip
     budget = _budget(turns, tokens, seconds, cost, price)
     place = _Place(record or default_store(), host, port, session, budget, pairs(label or [], "label"))
+    place.training = training
     console.run_async(place.serve(answering.open(), answering.asked_model, open_sessions))
 
 
@@ -148,6 +151,7 @@ class _Place:
     def __init__(self, folder: Path, host: str, port: int, name: str, budget: Budget, labels: dict[str, str]) -> None:
         self._folder, self._host, self._port, self._name = folder, host, port, name
         self._budget, self._labels = budget, labels
+        self.training = False
 
     async def serve(self, engine: Engine, model: str, open_sessions: bool) -> None:
         """Serve until a signal; what runs then is cut and recorded."""
@@ -159,7 +163,7 @@ class _Place:
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
         store = Watched(self._folder)
         with store, watching(store) as calls:
-            config = GatewayConfig(host=self._host, port=self._port)
+            config = GatewayConfig(host=self._host, port=self._port, training=self.training)
             async with Gateway(store, {engine.name: engine}, config) as gateway:
 
                 async def opens(name: str, key: str) -> Session:

@@ -99,6 +99,15 @@ def test_a_session_may_cost_so_much(tmp_path: Path) -> None:
     assert "budget_exceeded" in running.errors
 
 
+def test_calls_to_train_on_are_drawn_from_the_models_own_distribution(tmp_path: Path) -> None:
+    with gateway(tmp_path, "--session", "mine", "--training") as running:
+        ask(running.url, "any", {**ASK, "top_p": 0.5, "temperature": 0.7})
+        running.end()
+    with Store(tmp_path / "store") as store:
+        (call,) = store.session(store.aborted()[0].session).calls
+    assert (call.overridden, call.sampling) == ({"top_p": 0.5}, {"temperature": 0.7})
+
+
 def test_sessions_are_opened_at_their_first_use_one_for_each_name_or_key(tmp_path: Path) -> None:
     with gateway(tmp_path, "--open-sessions") as running:
         root = running.url.removesuffix("/s/NAME")
