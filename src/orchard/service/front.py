@@ -177,9 +177,11 @@ class Front:
         seconds = time.perf_counter() - turn.started_at
         method = turn.scope.get("method", "WEBSOCKET")
         self.on_answer(turn.room, method, turn.status, seconds)
-        if log.isEnabledFor(logging.INFO):
-            log.info(
-                "%s %s %d %.1f ms request=%s key=%s", method, _logged_path(turn), turn.status, seconds * 1e3,
+        probe = turn.scope["path"] in OPEN_PATHS and turn.status < 400
+        level = logging.DEBUG if probe else logging.INFO  # kubelets and load balancers ask every few seconds
+        if log.isEnabledFor(level):
+            log.log(
+                level, "%s %s %d %.1f ms request=%s key=%s", method, _logged_path(turn), turn.status, seconds * 1e3,
                 turn.request_id, turn.key_name,
             )  # fmt: skip
 

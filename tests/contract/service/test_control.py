@@ -388,6 +388,16 @@ async def test_a_fault_of_ours_is_a_problem_with_a_request_id_that_the_log_knows
     assert fault.exc_info
 
 
+async def test_probes_of_health_are_no_news_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "orchard.service")
+    with threaded(BrokenBackend(tmp_path)) as url:
+        async with aiohttp.ClientSession(url) as http:
+            for path in ("/health", "/v1/health", "/v1/nowhere"):
+                await (await http.get(path)).read()
+    told = {record.getMessage().split()[1]: record.levelname for record in caplog.records if "request=" in record.msg}
+    assert told == {"/health": "DEBUG", "/v1/health": "DEBUG", "/v1/nowhere": "INFO"}
+
+
 @pytest.mark.parametrize(
     "fault", [Fault(bad_gateway="after"), Fault(cut_answer=1), Fault(cut_request=100), Fault(refuse=True)]
 )
