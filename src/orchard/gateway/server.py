@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 from weakref import WeakSet
 
 from aiohttp import web
 
 from orchard.core.errors import Conflict, InvalidArgument, NotFound, OrchardError, StoreFailed, Unauthorized
 from orchard.core.tasks import finish
+from orchard.gateway.asking import bearers, is_retry
 from orchard.gateway.counting import count_tokens
 from orchard.gateway.delivery import Silence, error_response, send_stream, send_whole
 from orchard.gateway.dialects import DIALECTS, MESSAGES, dialect_of
@@ -35,7 +35,6 @@ _ROOT = re.compile(r"(?:/api)?(?:/v1)*(?=/|$)")
 _COUNT = MESSAGES.path + "/count_tokens"
 _IDLE_SECONDS = 3600.0
 """A connection is kept for as long as a command of the harness may take between two calls."""
-_RETRY_HEADERS = ("x-stainless-retry-count", "x-retry-count", "retry-attempt")
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ class Gateway:
 
     async def _open_stranger(self, request: web.Request, opens: Callable[[str, str], Awaitable[Session]]) -> None:
         """Open the session that a request names, if nobody knows it yet; one of several such requests does."""
-        found, key = _PREFIX.match(request.path), next(filter(None, _bearers(request)), "")
+        found, key = _PREFIX.match(request.path), next(filter(None, bearers(request)), "")
         name = found[1] if found else ""
         async with self._opening:
             if (name and name not in self._sessions) or (key and not name and key not in self._keys):
@@ -237,7 +236,7 @@ class Gateway:
         found = _PREFIX.match(path)
         named = self._sessions.get(found[1]) if found else None
         here = self._by_socket.get(str(request.transport and request.transport.get_extra_info("sockname")))
-        keyed = next((self._keys[key] for key in _bearers(request) if key in self._keys), None)
+        keyed = next((self._keys[key] for key in bearers(request) if key in self._keys), None)
         session = here or named or (keyed if not found else None)
         strangers = [one for one in (named, None if here else keyed) if one is not None and one is not session]
         if session is None or strangers or (found and named is not session):
@@ -279,7 +278,7 @@ class Gateway:
         except BodyTooLarge as error:
             raise await _refused(session, error) from None
         digest = body_digest(dialect.path, body)
-        exchange = session.find_again(digest, retry=_is_retry(request))
+        exchange = session.find_again(digest, retry=is_retry(request))
         try:
             asked = dialect.parse(body, request.headers)
             again = exchange is not None
@@ -301,14 +300,3 @@ async def _refused(session: Session, error: OrchardError) -> OrchardError:
     except StoreFailed as failed:
         return failed
     return error
-
-
-def _bearers(request: web.Request) -> tuple[str, str]:
-    """Return the keys that a request carries; some clients send a second one that means nothing."""
-    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else "", request.headers.get("x-api-key", "")
-
-
-def _is_retry(request: web.Request) -> bool:
-    values: list[Any] = [request.headers.get(name, "") for name in _RETRY_HEADERS]
-    return any(value.isdigit() and int(value) > 0 for value in values)
