@@ -89,7 +89,8 @@ def _job(request: HarnessRequest) -> dict[str, Any]:
         "api_mode": "responses" if dialect == "responses" else "chat", "stream": config.get("stream", False),
         "input_cost_per_token": 0.0, "output_cost_per_token": 0.0, **config.get("llm", {}),
     }  # fmt: skip
-    condenser = {"max_size": config["condense_at"]} if "condense_at" in config else {}
+    most = config.get("condense_at")
+    condenser = {"max_size": most, "keep_first": min(4, most // 3)} if most else {}
     return {
         "task": request.instruction, "workdir": request.workdir, "llm": llm, "turns": request.limits.turns,
         "home": str(scratch / "home"), "workspace": str(scratch / "workspace"),

@@ -11,9 +11,13 @@ from openhands.tools.terminal.constants import CMD_OUTPUT_PS1_END
 from openhands.tools.terminal.terminal.subprocess_terminal import ENTER, SubprocessTerminal
 
 _PROMPT_SECONDS = 20.0
+_LOOKS = 200
+"""Most looks for the end of a prompt that has begun to come."""
 _PROMPT = CMD_OUTPUT_PS1_END.strip()
 _NO_MARKS = "bind 'set enable-bracketed-paste off' 2>/dev/null"
 """Keeps bash from writing marks around what is typed, which no terminal would show."""
+_SET, _IS_SET = "echo __$((40 + 2))set__", "__42set__"
+"""A command, and what it prints: not to be seen before it has run, since what is typed is echoed, perhaps twice."""
 _QUIET = {"GIT_PAGER": "cat", "PAGER": "cat", "MANPAGER": "cat"}
 
 
@@ -32,12 +36,11 @@ class SandboxTerminal(SubprocessTerminal):
         env = {**_QUIET, **(self._env or {}), "PS1": self.PS1, "PS2": "", "TERM": "xterm-256color"}
         self._terminal = self._bridge.ask(do="open", env=env)["terminal"]
         self._initialized = True
-        last = 'export PS2=""'
-        prompt = f"export PROMPT_COMMAND='export PS1=\"{self.PS1}\"'"
-        self._write_pty(f"set +H; {_NO_MARKS}; {prompt}; {last}".encode() + ENTER)
+        prompt = f'export PROMPT_COMMAND=\'export PS1="{self.PS1}"\'; export PS2=""'
+        self._write_pty(f"set +H; {_NO_MARKS}; {prompt}; {_SET}".encode() + ENTER)
         until = time.monotonic() + _PROMPT_SECONDS
         while time.monotonic() < until and not self._closed:
-            _, found, after = self.read_screen().rpartition(last)
+            _, found, after = self.read_screen().rpartition(_IS_SET)
             if found and _PROMPT in after:
                 break
             time.sleep(0.02)  # noqa: TID251 - a thread of another program
@@ -47,17 +50,22 @@ class SandboxTerminal(SubprocessTerminal):
         self._bridge.ask(do="type", terminal=self._terminal, data=b64encode(data).decode())
 
     def _take(self) -> None:
-        """Take what is new on the screen."""
-        if not self._terminal:
-            return
-        seen = self._bridge.ask(do="read", terminal=self._terminal)
-        if text := self._decoder.decode(b64decode(seen["data"])):
-            with self.output_lock:
-                self._add_text_to_buffer(text)
-        if seen["ended"]:  # the shell has exited: the next command gets a new one
-            self._closed = True
-            if self.session is not None:
-                self.session._closed = True
+        """Take what is new on the screen, a prompt never without its end: that alone would count as a change."""
+        for _ in range(_LOOKS):
+            if not self._terminal:
+                return
+            seen = self._bridge.ask(do="read", terminal=self._terminal)
+            # without CR, as the screen is read; its base finds no prompt that has some, and asks for another each time
+            if text := self._decoder.decode(b64decode(seen["data"])).replace("\r", ""):
+                with self.output_lock:
+                    self._add_text_to_buffer(text)
+            if seen["ended"]:  # the shell has exited: the next command gets a new one
+                self._closed = True
+                if self.session is not None:
+                    self.session._closed = True
+            if self._closed or not self.output_buffer or not self.output_buffer[-1].endswith(_PROMPT):
+                return
+            time.sleep(0.01)  # noqa: TID251 - a thread of another program
 
     def read_screen(self) -> str:
         """Return what is on the screen."""
