@@ -80,6 +80,10 @@ def echo(message: Message, style: str) -> Message:
 
 
 STYLES = ["raw", "parts", "compact", "bare", "ids"]
+LEFT_ASIDE = {
+    "raw": [], "parts": ["cache_marks", "content_form"], "compact": ["arguments"], "bare": ["reasoning_dropped"],
+    "ids": ["ids"],
+}  # fmt: skip
 WORDS = st.sampled_from(["", "a", "b", "é \U0001f600"])
 STEP = st.fixed_dictionaries(
     {
@@ -161,6 +165,7 @@ def test_each_echo_extends_and_costs_only_what_is_new() -> None:
                 assert (record.matched, record.parent) == ("extends", f"call-{turn - 1}"), style
                 assert len(record.messages) == 2
                 assert len(record.edits) == (0 if style == "raw" else 1), style
+                assert record.normalised == LEFT_ASIDE[style], style
             back = echo(answer, style)
             history = [*history, back, *answers_to(back, f"out {turn}")]
         (branch,) = session.trajectory().branches()
@@ -224,6 +229,17 @@ def test_swapped_results_are_another_prompt() -> None:
     session.call([{"role": "user", "content": "u"}, answer, one], assistant("x"))
     record = session.call([{"role": "user", "content": "u"}, answer, two], assistant("y"))
     assert (record.parent, record.messages) == ("call-0", [two])
+
+
+def test_nothing_in_another_form_of_nothing_is_named() -> None:
+    session, start = Recorded(), [{"role": "user", "content": "u"}]
+    session.call(start, assistant("", 1))
+    back = {**assistant("", 1), "content": "", "refusal": None}
+    record = session.call([*start, back, *answers_to(back, "x")], assistant("end"))
+    assert (record.matched, record.normalised) == ("extends", ["empty"])
+    again = dict(reversed(back.items()))  # the order of keys has no name
+    record = session.call([*start, again, *answers_to(back, "x")], assistant("other"))
+    assert (record.kept_messages, list(record.edits), record.normalised) == (3, [1], [])
 
 
 def test_true_is_not_one() -> None:
