@@ -170,7 +170,7 @@ def _calls(found: Trajectory) -> Iterator[Line]:
     branches = found.branches()
     agents = [branch for branch in branches if branch.leaf.purpose == "agent"]
     words = [f"{len(branches)} conversations", *(f"{number} {cause}" for cause, number in forks(found).items())]
-    yield _line("conversation", len(agents) == 1, ", ".join(words) if len(branches) != 1 else "one, append-only")
+    yield _line("conversations", bool(agents), ", ".join(words) if len(branches) != 1 else "one, append-only")
 
 
 def _tools(found: Trajectory) -> Line:

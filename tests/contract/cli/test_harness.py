@@ -37,7 +37,7 @@ def test_a_harness_that_works_has_a_complete_record(local_home: Path, busybox: s
     [report] = json.loads(done.stdout)
     parts = {line["name"]: (line["verdict"], line["detail"]) for line in report["lines"]}
     assert parts["calls"] == ("complete", "4 answered (openai.chat)")
-    assert parts["conversation"] == ("complete", "one, append-only")
+    assert parts["conversations"] == ("complete", "one, append-only")
     assert parts["tools"] == ("complete", "4 calls, 3 results")
     assert parts["patch"] == ("complete", "7 lines, graded 1 in a fresh sandbox")
     assert report["ok"]
