@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -76,14 +77,15 @@ async def send_stream(
         _unbuffered(request)
         await response.prepare(request)
         events = dialect.events(asked, exchange.response_id, exchange.model)
-        await _relay(response, exchange, events, silence.keep_alive)
-        if exchange.final is None:
-            await _break_off(request, response, events, _error(exchange))
-            return response
-        await response.write(events.end(exchange.final))
-        await response.write_eof()
-        await request.writer.drain()
-        delivered = _open(request)
+        with suppress(ConnectionResetError):  # its reader is gone: the exchange learns it as it is detached
+            await _relay(response, exchange, events, silence.keep_alive)
+            if exchange.final is None:
+                await _break_off(request, response, events, _error(exchange))
+                return response
+            await response.write(events.end(exchange.final))
+            await response.write_eof()
+            await request.writer.drain()
+            delivered = _open(request)
         return response
     finally:
         exchange.detach(delivered=delivered)
