@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.harness.conftest import EVERY
 
 from orchard.core.errors import MachineUnfit
 from orchard.harness.layers import NODE, NODE_PROGRAM, PYTHON, PYTHON_PROGRAM, Layer, build, python_here
+from orchard.harness.layers.parts import debian, patchelf
 from orchard.harness.registry import create_harness
 from orchard.sandbox import Orchard, Sandbox
 from orchard.sandbox.local import LocalBackend, LocalSettings
@@ -26,6 +28,14 @@ const own = [process.version, process.execPath, fs.readlinkSync("/proc/self/exe"
 const child = () => JSON.parse(execFileSync(process.execPath, [__filename, "child"]));
 const seen = () => execSync("env").toString().split("\\n").filter(line => line.startsWith("LD_"));
 console.log(JSON.stringify(process.argv[2] === "child" ? own : [own, child(), seen()]));
+"""
+GZIP = Path(shutil.which("gzip") or "/bin/gzip")
+BUILD = """
+import asyncio, logging, sys
+from pathlib import Path
+from orchard.harness.layers import Layer, build
+logging.basicConfig(level=logging.INFO)
+print(asyncio.run(build(Layer("gzip", programs={"zip-it": Path(sys.argv[1])}))))
 """
 EQUIPPED = [name for name in EVERY if getattr(create_harness(name), "layers", ())]
 
@@ -72,7 +82,7 @@ async def test_python_runs_where_no_glibc_is_and_on_this_machine(bare: Bare, tmp
 async def test_packages_of_both_indexes_and_a_program_of_this_machine(bare: Bare) -> None:
     layers = [
         NODE, PYTHON, Layer("semver", npm=("semver@7.7.2",)), Layer("cowsay", python=("cowsay==6.1",)),
-        Layer("gzip", programs={"zip-it": Path(shutil.which("gzip") or "/bin/gzip")}),
+        Layer("gzip", programs={"zip-it": GZIP}),
     ]  # fmt: skip
     tools = [await build(layer) for layer in layers]
     async with bare(tools) as box:
@@ -87,6 +97,22 @@ async def test_what_was_built_is_not_built_again(monkeypatch: pytest.MonkeyPatch
     assert await build(NODE) == first
     again = await asyncio.gather(*(build(NODE) for _ in range(4)))
     assert set(again) == {first}
+
+
+async def test_any_number_of_processes_build_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await build(Layer("gzip", programs={"zip-it": GZIP}))
+    for part in (debian(), patchelf().parents[1]):
+        (tmp_path / "layers").mkdir(exist_ok=True)
+        (tmp_path / "layers" / part.name).symlink_to(part)
+    monkeypatch.setenv("ORCHARD_CACHE", str(tmp_path))
+    argv = [sys.executable, "-c", BUILD, str(GZIP)]
+    pipe = subprocess.PIPE
+    several = [await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe) for _ in range(3)]
+    said = await asyncio.gather(*(process.communicate() for process in several))
+    names = {out for out, _ in said}
+    assert len(names) == 1
+    assert find(parse_tool(names.pop().decode().strip())) is not None
+    assert b"".join(words for _, words in said).count(b"building the tool layer") == 1
 
 
 @pytest.mark.parametrize(
