@@ -16,6 +16,7 @@ from orchard.core.errors import MachineUnfit, Unsupported
 from orchard.harness.layers.elf import interpreter, is_bun, is_elf, repoint
 from orchard.harness.layers.layer import Layer
 from orchard.harness.layers.parts import debian, patchelf, run
+from orchard.sandbox.toolnames import TOOLS
 
 _MACHINES = {
     "x86_64": ("x86_64-linux-gnu", "ld-linux-x86-64.so.2"),
@@ -115,11 +116,11 @@ def _source() -> Path:
 
 
 def bound_programs(folder: Path) -> Iterator[Path]:
-    """Yield the programs below ``folder`` that would be started by this machine's loader."""
+    """Yield the programs below ``folder`` that this machine's loader would start, each once whatever its names."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink() and is_elf(path):
-            wanted = interpreter(path)
-            if wanted is not None and wanted.rpartition("/")[2] == loader():
+            wanted = interpreter(path) or ""
+            if wanted.endswith(f"/{loader()}") and not wanted.startswith(TOOLS):
                 yield path
 
 
