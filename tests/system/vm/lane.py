@@ -67,7 +67,7 @@ def boot(command: str, *, timeout: float = 400) -> tuple[int, str]:
             *("timeout", "--kill-after=5", str(timeout), "qemu-system-x86_64", "-accel", "tcg,thread=multi"),
             *("-cpu", "max", "-smp", "2", "-nographic", "-m", str(_MEMORY_MIB), "-no-reboot"),
             *("-kernel", str(folder / "kernel"), "-initrd", str(folder / "initrd")),
-            *("-append", "console=ttyS0 quiet loglevel=1 panic=-1 rdinit=/init"),
+            *("-append", "console=ttyS0 quiet loglevel=1 panic=-1 no_timer_check rdinit=/init"),
             *("-drive", f"file={folder / 'root.tar'},format=raw,if=virtio,readonly=on"),
             *("-drive", f"file={checkout},format=raw,if=virtio,readonly=on"),
         ]

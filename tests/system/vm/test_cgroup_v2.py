@@ -5,9 +5,11 @@ import re
 import pytest
 from tests.system.vm.lane import boot, missing_tools
 
-ROOT_LINES = "test_limits.py or nothing_is_left or lease_ends or killed_from_outside or another_process_finds"
+ROOT_LINES = (
+    "test_limits.py or nothing_is_left or lease_ends or killed_from_outside or another_process_finds or never_shadows"
+)
 USER_LINES = "memory_bomb or fork_bomb or delete_ends or nothing_is_left"
-FILES = "tests/contract/local/test_limits.py tests/contract/local/test_life.py"
+FILES = "tests/contract/local/test_limits.py tests/contract/local/test_life.py tests/contract/local/test_tools.py"
 PYTEST = "python3 -m pytest -p no:cacheprovider --color=no -q --timeout 120"
 
 DELEGATE = """
@@ -39,5 +41,5 @@ def test_the_local_backend_on_cgroup_v2():
     assert "skipped" not in console
     passed = [int(count) for count in re.findall(r"(\d+) passed", console)]
     assert len(passed) == 2, console[-3000:]
-    assert passed[0] >= 12
+    assert passed[0] >= 13
     assert passed[1] >= 4
