@@ -115,7 +115,7 @@ class Trajectory:
         parent = leaf.parent
         while parent is not None:
             call = self.call(parent)
-            if kept > len(self.prompt(parent)):
+            if kept > call.kept_messages + len(call.messages):  # its prompt, and so its answer too
                 path.append(call)
             kept, parent = min(kept, call.kept_messages), call.parent
         return tuple(reversed(path))
