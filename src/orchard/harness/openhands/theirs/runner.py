@@ -19,6 +19,7 @@ from typing import Any
 
 from openhands.sdk import LLM, Agent, Conversation
 from openhands.sdk.conversation.exceptions import ConversationRunError
+from openhands.sdk.llm import llm as transport
 from openhands.sdk.tool import register_tool
 from openhands.tools.file_editor import FileEditorTool
 from openhands.tools.preset.default import get_default_condenser, get_default_tools, register_builtins_agents
@@ -95,8 +96,27 @@ def run(bridge: Any) -> None:
         print(error)  # noqa: T201 - into the run's log
 
 
+def telling_retries(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Return litellm's ``ask``, which says of a request that has failed before that it is sent again, as clients do."""
+    failed = set[int]()
+
+    def telling(**asked: Any) -> Any:
+        what = hash(repr(asked.get("messages") or asked.get("input")))
+        if what in failed:
+            asked["extra_headers"] = {**(asked.get("extra_headers") or {}), "x-stainless-retry-count": "1"}
+        try:
+            return ask(**asked)
+        except Exception:
+            failed.add(what)
+            raise
+
+    return telling
+
+
 def make_runner() -> Callable[[Any], None]:
     """Return what runs one job; OpenHands has been imported by now."""
+    transport.litellm_completion = telling_retries(transport.litellm_completion)
+    transport.litellm_responses = telling_retries(transport.litellm_responses)
     impl.create_terminal_session = session
     register_tool("terminal", SandboxTerminalTool)
     register_tool("file_editor", SandboxFileEditorTool)
