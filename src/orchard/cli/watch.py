@@ -72,7 +72,11 @@ class Calls:
     def summary(self) -> str:
         """All of it in one line."""
         failed = f", {self.failed} of them failed or cut" if self.failed else ""
-        return f"{self.calls} calls in {len(self.sessions)} sessions, {self.tokens} tokens{failed}"
+        return f"{_many(self.calls, 'call')} in {_many(len(self.sessions), 'session')}, {self.tokens} tokens{failed}"
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _now() -> str:
@@ -95,7 +99,8 @@ def watching(store: Watched) -> Generator[Calls]:
     from rich.console import Console
     from rich.live import Live
 
-    with Live(_table(calls), console=Console(stderr=True), auto_refresh=False) as live:
+    both = sys.stdout.isatty()  # else what is printed there goes to a file or pipe, and not above the table
+    with Live(_table(calls), console=Console(stderr=True), auto_refresh=False, redirect_stdout=both) as live:
 
         def show(record: AnyRecord) -> None:
             calls.take(record)

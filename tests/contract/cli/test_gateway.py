@@ -4,9 +4,10 @@ import json
 import os
 import signal
 import subprocess
+import termios
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -40,13 +41,13 @@ class Running:
 
 
 @contextmanager
-def gateway(folder: Path, *argv: str) -> Iterator[Running]:
+def gateway(folder: Path, *argv: str, stderr: int = subprocess.PIPE) -> Iterator[Running]:
     script = folder / "steps.json"
     script.write_text(json.dumps(STEPS))
     words = [*ORCHARD, "gateway", "--record", str(folder / "store"), "--port", "0", *argv]
     words += [] if "--replay" in argv or "--engine" in argv else ["--script", str(script)]
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
+        words, stdout=subprocess.PIPE, stderr=stderr, text=True, stdin=subprocess.DEVNULL,
         env={**os.environ, "ORCHARD_HOME": str(folder / "home")},
     )  # fmt: skip
     try:
@@ -70,12 +71,29 @@ def test_one_line_points_an_agent_at_it_and_a_signal_ends_it_clean(tmp_path: Pat
             ask(running.url.rpartition("/")[0] + "/se-guessed", "any")
         assert running.end() == 0
     assert "call" not in running.errors.splitlines()[0]
-    assert running.errors.splitlines()[-1].startswith("recorded 2 calls in 1 sessions")
+    assert running.errors.splitlines()[-1].startswith("recorded 2 calls in 1 session")
     assert sum("tool_calls" in line or "stop" in line for line in running.errors.splitlines()) == 2
     with Store(tmp_path / "store") as store:
         [session] = store.aborted()
         assert [call.status for call in store.session(session.session).calls] == ["ok", "ok"]
         assert session.labels == {"harness": "mine"}
+
+
+def test_on_a_terminal_it_draws_a_table_of_the_newest_calls(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (30, 120))
+    with gateway(tmp_path, "--session", "mine", stderr=theirs) as running:
+        ask(running.url, "any")
+        assert running.end() == 0
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the end of a terminal that nobody else has open
+        while piece := os.read(ours, 4096):
+            shown += piece
+    os.close(ours)
+    assert b"SESSION" in shown
+    assert b"tool_calls" in shown
+    assert b"recorded 1 call in 1 session" in shown
 
 
 def test_a_session_by_name_takes_any_key_and_has_its_budget(tmp_path: Path) -> None:
