@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from orchard.core.errors import MachineUnfit, Unsupported
 from orchard.gateway import Engine, ScriptEngine
 from orchard.harness import check as toy
 from orchard.harness.registry import HARNESSES, create_harness
-from orchard.rollout.check import Report, judge, toy_job
+from orchard.rollout.check import LIMITS, Report, ToyRepair, judge, toy_job
 from orchard.rollout.engine import RolloutEngine
 from orchard.rollout.folder import open_run
 from orchard.rollout.jobs import Bounds
@@ -114,10 +114,11 @@ async def play(orchard: Orchard, debian_image: str, tmp_path: Path) -> Play:
 
     async def run(
         harness: str, *, engine: Engine | None = None, faults: Sequence[Fault] = (), image: str = "",
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | None = None, seconds: float = LIMITS.seconds,
     ) -> Ran:  # fmt: skip
         slow = Slow(engine or ScriptEngine(toy.answer))
         job = toy_job(harness, slow, image=image or debian_image, config=config)
+        job = replace(job, source=ToyRepair(image or debian_image, LIMITS.model_copy(update={"seconds": seconds})))
         with open_run(tmp_path / f"run-{next(folders)}") as folder:
             async with Harassed(folder.store, faults, slow) as gateway:
                 await RolloutEngine(folder, orchard, gateway, Bounds(tries=1)).run([job])

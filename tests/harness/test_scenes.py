@@ -9,6 +9,7 @@ import pytest
 from tests.harness.conftest import Play, Ran
 from tests.support.scenes import BOTH, FULL, SHARES, Gate, Scene, summing_up, two_helpers
 
+from orchard.gateway import ContextOverflow
 from orchard.harness import check as toy
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
@@ -58,7 +59,7 @@ async def test_a_compaction_is_a_call_beside_and_work_goes_on_from_it(harness: s
     assert any(said[:2] == list(toy.SAYS[:2]) for said in every), ran.told()
     assert sum(said[-1] == toy.SAYS[3] for said in words(ran, "agent")) == 1, ran.told()
     refused = [call.error_code for call in ran.found.calls if call.status != "ok"]
-    assert refused == (["engine_refused"] if FULL in events.values() else []), ran.told()
+    assert refused == ([ContextOverflow.code] if FULL in events.values() else []), ran.told()
 
 
 @pytest.mark.parametrize("harness", INSIDE, indirect=True)
@@ -66,5 +67,5 @@ async def test_a_context_that_stays_full_is_the_models_outcome(harness: str, pla
     ran = await play(harness, engine=Scene(toy.answer, dict.fromkeys(range(2, 99), FULL)))
     assert (ran.record.failure, ran.record.stop) == (None, "context"), ran.told()
     assert words(ran, "agent") == [list(toy.SAYS[:2])], ran.told()
-    assert {call.error_code for call in ran.found.calls if call.status != "ok"} == {"engine_refused"}, ran.told()
+    assert {call.error_code for call in ran.found.calls if call.status != "ok"} == {ContextOverflow.code}, ran.told()
     assert ran.record.reward == 1.0, "what was done until then is graded"

@@ -8,9 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchard.gateway import EngineRequest, Final, ScriptEngine
+from orchard.gateway import ContextOverflow, EngineRequest, Final, ScriptEngine
 from orchard.gateway.engine import Part
-from orchard.gateway.errors import EngineRefused
 from orchard.harness import check as toy
 from orchard.trajectories import Usage
 
@@ -46,8 +45,7 @@ class Scene:
         if self._gate is not None:
             await self._gate.pass_by(request.messages)
         if event == FULL:
-            error = {"message": "It holds 8192 tokens, and 9000 were asked for.", "type": "invalid_request_error"}
-            raise EngineRefused("full", body={"error": {**error, "code": "context_length_exceeded"}})
+            raise ContextOverflow(9_000, 8_192)
         async for part in self._script.complete(request):
             if isinstance(part, Final) and isinstance(event, int):
                 part = replace(part, usage=Usage(prompt_tokens=event, completion_tokens=10))
@@ -114,7 +112,7 @@ def two_helpers(spawn: str, arguments: Callable[[str], dict[str, Any]], wait: st
             return {"content": BOTH}
         if wait:
             ids = [json.loads(text_of(one))["agent_id"] for one in messages if '"agent_id"' in text_of(one)[:20]]
-            target = dict(zip(SHARES, ids, strict=True))[missing[0]]
+            target = ids[SHARES.index(missing[0])]
             waiting = {"name": wait, "arguments": {"targets": [target], "timeout_ms": 30_000}}
             return {"content": f"I wait for {missing[0]}.", "calls": [waiting]}
         return {"content": f"I wait for {missing[0]}.", "calls": [toy.shell_call(tools, "sleep 1")]}
