@@ -31,6 +31,7 @@ OTHERS = [name for name in EVERY if name not in (*IN_SCENES, "command")]
 COMPACTING = {"kimi-code": Compacting({"context": 131_072}, 128_000)}
 SUBAGENTS: dict[str, dict[str, Any]] = {
     "hermes-agent": {"toolsets": ["terminal", "file", "delegation"]}, "kimi-code": {},
+    "openhands": {"subagents": 2},
 }  # fmt: skip
 """Harnesses whose sub-agents work at the same time, and their options for that."""
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.conftest import cannot_run
+from tests.harness.conftest import Play, cannot_run
 from tests.support.model_server import Answer, ModelServer, refuse, say
 from tests.support.waiting import until
 
 from orchard.core.errors import SandboxGone
+from orchard.gateway import ScriptEngine
+from orchard.harness import check as toy
 from orchard.harness.endpoint import EndpointFailed
 from orchard.harness.openhands.driver import OpenHands
 from orchard.harness.protocol import HarnessLimits, HarnessRequest, Stop
@@ -162,3 +164,23 @@ async def test_a_cancelled_run_leaves_no_process(agent: OpenHands, make: Make, b
 
 async def _sleeping(box: Sandbox) -> bool:
     return bool((await box.run("cat /proc/[0-9]*/comm 2>/dev/null | grep -x sleep", timeout=20)).text)
+
+
+def step(says: str, name: str, **arguments: Any) -> dict[str, Any]:
+    return {"content": says, "calls": [{"name": name, "arguments": arguments}]}
+
+
+async def test_a_condensation_is_a_call_beside_and_work_goes_on_from_it(agent: OpenHands, play: Play) -> None:
+    mend = f"echo '{toy.RIGHT}' > {toy.FILE}"
+    steps: list[Any] = [
+        step(toy.SAYS[0], "terminal", command=f"cat {toy.FILE}"), step(toy.SAYS[1], "terminal", command=mend),
+        step(toy.SAYS[2], "terminal", command="sh test.sh"), "The greeting was mended, and the test passes.",
+        step(toy.SAYS[3], "finish", message=toy.SAYS[3]),
+    ]  # fmt: skip
+    ran = await play("openhands", engine=ScriptEngine(steps), config={"condense_at": 7})
+    assert (ran.record.stop, ran.record.reward) == ("submitted", 1.0), ran.told()
+    placed = [(call.purpose, call.matched) for call in ran.found.calls]
+    assert placed[:3] == [("agent", "root"), ("agent", "extends"), ("agent", "extends")], ran.told()
+    assert placed[3][0] in ("summary", "compaction"), ran.told()
+    assert placed[4] == ("agent", "forked"), ran.told()
+    assert steps[3] in json.dumps(ran.found.prompt(ran.found.calls[4].id))
