@@ -41,7 +41,9 @@ async def sampled(engine: TransformersEngine, ids: Sequence[int], answer: int) -
 def peers(folder: Path, answer: int) -> dict[str, Callable[[Prompts], int]]:
     torch, transformers = libraries.torch(), libraries.transformers()
     net = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
-    how = transformers.GenerationConfig(do_sample=True, top_k=0, max_new_tokens=answer, eos_token_id=-1)
+    how = transformers.GenerationConfig(
+        do_sample=True, top_k=0, max_new_tokens=answer, min_new_tokens=answer, pad_token_id=2
+    )
     batching = transformers.generation.ContinuousBatchingConfig(
         return_logprobs=True, num_blocks=512, max_batch_tokens=512
     )
@@ -49,7 +51,7 @@ def peers(folder: Path, answer: int) -> dict[str, Callable[[Prompts], int]]:
     def generate(asked: Prompts) -> int:
         ids = torch.tensor(asked)
         with torch.inference_mode():
-            made = net.generate(ids, attention_mask=torch.ones_like(ids), generation_config=how, pad_token_id=2)
+            made = net.generate(ids, attention_mask=torch.ones_like(ids), generation_config=how)
         return int(made.numel() - ids.numel())
 
     def continuous(asked: Prompts) -> int:

@@ -162,6 +162,8 @@ async def test_a_generator_that_is_closed_frees_its_place(tiny: Path, make_engin
     engine = make_engine(tiny, most=1)
     async with aclosing(engine.generate(TokenRequest("one", some_ids(50), ENDLESS))) as running:
         await anext(running)
+    for _ in range(2):  # the step under way has ended, then that which found nothing to do
+        await engine.abort("nobody")
     said = await asyncio.wait_for(ask(engine, some_ids(50), "one"), 30)
     assert said.ids
     assert said.end.cached_tokens == 49

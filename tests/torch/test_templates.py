@@ -7,6 +7,7 @@ import pytest
 from tests.models import smollm2_folder
 from tests.support.models import SPECIAL, TEMPLATES, TOKENS, tokenizer
 
+from orchard.gateway.engines.transformers_engine import libraries
 from orchard.gateway.rendering import load_renderer, make_renderer
 
 Message = dict[str, Any]
@@ -42,9 +43,7 @@ def written(message: Message) -> Message:
 @pytest.mark.parametrize("family", ["qwen3", "qwen3-coder", "hermes"])
 @pytest.mark.parametrize("options", [{}, {"enable_thinking": False}])
 def test_templates_with_tools(family: str, options: dict[str, Any]) -> None:
-    from transformers import PreTrainedTokenizerFast
-
-    theirs: Any = PreTrainedTokenizerFast(
+    theirs = libraries.transformers().PreTrainedTokenizerFast(
         tokenizer_object=tokenizer(), additional_special_tokens=list(SPECIAL), **TOKENS
     )
     ours = make_renderer(tokenizer(), TEMPLATES[family], TOKENS)
@@ -60,10 +59,8 @@ def test_templates_with_tools(family: str, options: dict[str, Any]) -> None:
 
 
 def test_a_real_model() -> None:
-    from transformers import AutoTokenizer
-
     folder = smollm2_folder()
-    theirs: Any = AutoTokenizer.from_pretrained(folder)
+    theirs = libraries.transformers().AutoTokenizer.from_pretrained(folder)
     ours = load_renderer(folder)
     assert ours.family == "chatml"
     plain = [message for message in TALK if "tool_calls" not in message and message["role"] != "tool"]
