@@ -194,7 +194,9 @@ def _patch(rollout: RolloutRecord) -> Line:
 def _samples(found: Trajectory) -> Line:
     sampled = sum(len(call.sampled_ids or ()) for call in found.calls)
     if not sampled:
-        return Line("samples", "not applicable", "no token ids: the extra `tokens` is not installed")
+        answered = any(call.status == "ok" for call in found.calls)
+        why = "no token ids: the extra `tokens` is not installed" if answered else "no call was answered"
+        return Line("samples", "not applicable", why)
     samples = to_samples(found)
     trained = sum(sum(sample.mask) for sample in samples)
     detail = f"{len(samples)} of {len(found.calls)} calls, {trained} of {sampled} sampled tokens trained once"
