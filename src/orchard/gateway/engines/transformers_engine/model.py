@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -140,7 +141,23 @@ def _check(config: Any) -> None:
 
 
 def _loaded(folder: Path, dtype: str, **options: Any) -> Any:
-    return transformers().AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **options)
+    with _quiet():
+        return transformers().AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, **options
+        )
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Keep the library's progress bars off this process's terminal."""
+    bars = transformers().utils.logging
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()
 
 
 def _ends(config: Any) -> list[int]:
