@@ -75,6 +75,22 @@ async def test_claude_code_bare_has_three_tools(harness: str, play: Play) -> Non
     assert sorted(tool["function"]["name"] for tool in tools) == ["Bash", "Edit", "Read"]
 
 
+def searching(messages: list[Mapping[str, Any]], tools: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Search before the toy is mended."""
+    words = ({"name": "grep", "arguments": {"pattern": "Helo"}}, {"name": "glob", "arguments": {"pattern": "*.sh"}})
+    step = toy.acted(messages)
+    return {"content": "I search.", "calls": [words[step]]} if tools and step < 2 else {"content": "Found."}
+
+
+@pytest.mark.parametrize("harness", ["opencode"], indirect=True)
+async def test_opencode_searches_with_what_its_layer_holds(harness: str, play: Play) -> None:
+    ran = await play(harness, engine=Scene(searching))
+    found, listed = ran.record.tools
+    assert (found.error, listed.error) == (None, None), ran.record.tools
+    assert toy.WRONG in found.output
+    assert sorted(listed.output.split()) == [f"{toy.WORKDIR}/{name}" for name in (toy.FILE, "test.sh")]
+
+
 def falling_asleep(messages: list[Mapping[str, Any]], tools: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Mend the toy, then run what does not end."""
     if toy.acted(messages) < 2 or not tools:

@@ -15,6 +15,8 @@ from orchard.harness.options import Kind
 from orchard.harness.protocol import HarnessRequest, Stop
 
 VERSION = "1.18.33"
+_RIPGREP = "1.18.0"
+"""Of the package with the program ``rg``, by which its tools search; it would fetch one where there is none."""
 _PROVIDER = "orchard"
 _ADAPTERS = {"chat": "@ai-sdk/openai-compatible", "responses": "@ai-sdk/openai", "anthropic": "@ai-sdk/anthropic"}
 """All three come with the program."""
@@ -39,7 +41,8 @@ class OpenCode(Inside):
     name, pin = "opencode", VERSION
     layers = (
         Layer(
-            "opencode", npm=(f"opencode-ai@{VERSION}",), links={"opencode": "opencode-linux-*/bin/opencode"}
+            "opencode", npm=(f"opencode-ai@{VERSION}", f"@vscode/ripgrep@{_RIPGREP}"),
+            links={"opencode": "opencode-linux-*/bin/opencode", "rg": "@vscode/ripgrep-linux-*/bin/rg"},
         ),
     )  # fmt: skip
     needs = ("sh",)
