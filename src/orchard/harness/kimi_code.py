@@ -28,7 +28,7 @@ class KimiCode(Inside):
 
     name, pin = "kimi-code", VERSION
     layers = (NODE, Layer("kimi-code", npm=(f"@moonshot-ai/kimi-code@{VERSION}",)))
-    needs = ("bash",)
+    needs = ("sh",)
     options: ClassVar[Mapping[str, Kind]] = {
         "dialect": tuple(_TYPES), "context": int, "output": int, "settings": dict, "args": list,
     }  # fmt: skip
