@@ -107,7 +107,7 @@ class Scrubbing:
 
     def _text(self, text: str) -> str:
         for word, other in self._words.items():
-            text = text.replace(word, other)
+            text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", other, text)
         text = _NAMED.sub(self._stand_in, text)
         if len(text) <= _LONG or text.startswith("{"):
             return text
