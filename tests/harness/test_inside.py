@@ -1,12 +1,8 @@
-"""Programs inside the sandbox: in a root that holds busybox alone, in each dialect they speak, ended by their time."""
+"""Programs inside the sandbox: in each dialect they speak, with what their options ask for, ended by their time."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import tarfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,46 +10,11 @@ from tests.harness.conftest import Play
 from tests.support.scenes import Scene
 
 from orchard.harness import check as toy
-from orchard.sandbox.local import LocalSettings
-from orchard.sandbox.local.rootfs import import_tar
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
 INSIDE = ("claude-code", "codex", "opencode", "pi")
-NEEDS_BASH = {"claude-code"}
 DIALECTS = {"chat": "openai.chat", "responses": "openai.responses", "anthropic": "anthropic.messages"}
-
-
-@pytest.fixture(scope="session")
-def busybox_image(image_home: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Digest of an image of busybox alone: no glibc, no bash, no git, no Node, no folder but /bin and /tmp."""
-    root = tmp_path_factory.mktemp("busybox")
-    (root / "bin").mkdir()
-    (root / "tmp").mkdir()
-    (root / "tmp").chmod(0o1777)
-    busybox = shutil.which("busybox") or "/bin/busybox"
-    shutil.copy(busybox, root / "bin" / "busybox")
-    for name in subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split():
-        if name != "busybox":
-            (root / "bin" / name).symlink_to("busybox")
-    tar = root.with_suffix(".tar")
-    with tarfile.open(tar, "w") as archive:
-        archive.add(root, ".")
-    return import_tar(tar, "busybox-alone", settings=LocalSettings(home=image_home))
-
-
-@pytest.mark.parametrize("harness", INSIDE, indirect=True)
-async def test_it_runs_in_an_image_of_busybox_or_is_refused_by_name(
-    harness: str, play: Play, busybox_image: str
-) -> None:
-    ran = await play(harness, image=busybox_image)
-    if harness in NEEDS_BASH:
-        assert ran.record.failure is not None, ran.told()
-        assert ran.record.failure.reason == "image_unfit", ran.told()
-        assert f"has no bash on its PATH, and {harness} needs it" in ran.record.failure.text
-        assert not ran.found.calls
-    else:
-        assert ran.report.ok, ran.told()
 
 
 @pytest.mark.parametrize(
