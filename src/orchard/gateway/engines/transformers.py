@@ -4,8 +4,8 @@ One thread runs a batch that answers join and leave at every step. Conversations
 computes only what is new. Log-probabilities are those of the distribution that was drawn from.
 
 Why a loop of our own: transformers' continuous batching (5.19) gives log-probabilities, but no seed for each answer, no
-greedy answers beside drawn ones, and no place between steps where weights could be replaced. On a processor it makes 34
-tokens a CPU-second at sixteen sessions, where this makes 53 and a static batch 63: it masks one attention over all
+greedy answers beside drawn ones, and no place between steps where weights could be replaced. On a processor it makes 41
+tokens a CPU-second at sixteen sessions, where this makes 59 and a static batch 69: it masks one attention over all
 conversations, and here each sees its own (``python -m bench --only transformers-engine``).
 
 The GPU path differs by ``device`` and ``dtype`` alone; it was never run.
