@@ -19,7 +19,7 @@ VERSION = "0.19.0"
 _NAME = "orchard"
 _TRANSPORTS = {"chat": "chat_completions", "responses": "codex_responses", "anthropic": "anthropic_messages"}
 _LAYER = Layer(
-    "hermes-agent", python=(f"hermes-agent=={VERSION}", "anthropic"),
+    "hermes-agent", python=(f"hermes-agent[anthropic]=={VERSION}",),
     constraints=Path(__file__).with_name("hermes_agent.txt"),
 )  # fmt: skip
 _TOOLSETS = ("terminal", "file")
