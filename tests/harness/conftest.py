@@ -14,16 +14,17 @@ import pytest
 from tests.support.harassed import Fault, Harassed, Slow
 
 from orchard.core.errors import MachineUnfit, Unsupported
-from orchard.gateway import Engine, ScriptEngine
-from orchard.harness import check as toy
+from orchard.gateway import Engine
+from orchard.gateway.purpose import WORK
 from orchard.harness.registry import HARNESSES, create_harness
 from orchard.rollout.check import LIMITS, Report, ToyRepair, judge, toy_job
 from orchard.rollout.engine import RolloutEngine
 from orchard.rollout.folder import open_run
 from orchard.rollout.jobs import Bounds
+from orchard.rollout.toy_model import ToyModel
 from orchard.sandbox import Orchard
 from orchard.sandbox.local import LocalBackend, LocalSettings
-from orchard.trajectories import Branch, RolloutRecord, Trajectory
+from orchard.trajectories import Branch, RolloutRecord, Trajectory, to_samples
 from orchard.trajectories.formats.conversations import answers
 
 BUILT_APART = {"zeroclaw": "make harness-zeroclaw"}
@@ -104,6 +105,13 @@ def said(ran: Ran, branch: Branch) -> list[str]:
     return list(dict.fromkeys(str(call.answer["content"]) for call in calls if call.answer))
 
 
+def trained_once(ran: Ran) -> None:
+    """Every sampled token of the agent's and its sub-agents' whole answers is in the samples, and no other."""
+    sampled = [len(call.sampled_ids or ()) for call in ran.found.calls if call.status == "ok" and call.purpose in WORK]
+    samples = to_samples(ran.found)
+    assert sum(sum(sample.mask) for sample in samples) == sum(sampled), ran.told()
+
+
 Play = Callable[..., Awaitable[Ran]]
 
 
@@ -116,7 +124,7 @@ async def play(orchard: Orchard, debian_image: str, tmp_path: Path) -> Play:
         harness: str, *, engine: Engine | None = None, faults: Sequence[Fault] = (), image: str = "",
         config: Mapping[str, Any] | None = None, seconds: float = LIMITS.seconds,
     ) -> Ran:  # fmt: skip
-        slow = Slow(engine or ScriptEngine(toy.answer))
+        slow = Slow(engine or ToyModel())
         job = toy_job(harness, slow, image=image or debian_image, config=config)
         job = replace(job, source=ToyRepair(image or debian_image, LIMITS.model_copy(update={"seconds": seconds})))
         with open_run(tmp_path / f"run-{next(folders)}") as folder:

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.harness.conftest import EVERY, Play, Ran, said
+from tests.harness.conftest import EVERY, Play, said, trained_once
 from tests.harness.scripts import SUBANSWER, Delegating, Heavy, Overflowing, delegating
 
-from orchard.gateway.purpose import WORK
 from orchard.harness import check as toy
 from orchard.rollout.toy_model import ToyModel
 from orchard.trajectories import to_samples
@@ -34,13 +33,6 @@ SUBAGENTS: dict[str, dict[str, Any]] = {
     "openhands": {"subagents": 2},
 }  # fmt: skip
 """Harnesses whose sub-agents work at the same time, and their options for that."""
-
-
-def trained_once(ran: Ran) -> None:
-    """Every sampled token of the agent's and its sub-agents' whole answers is in the samples, and no other."""
-    sampled = [len(call.sampled_ids or ()) for call in ran.found.calls if call.status == "ok" and call.purpose in WORK]
-    samples = to_samples(ran.found)
-    assert sum(sum(sample.mask) for sample in samples) == sum(sampled), ran.told()
 
 
 @pytest.mark.parametrize("harness", OTHERS, indirect=True)
