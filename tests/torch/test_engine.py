@@ -1,6 +1,7 @@
 """The embedded engine on a tiny random model: what it samples, keeps, swaps and refuses."""
 
 import asyncio
+import shutil
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,8 @@ async def test_a_conversation_that_forks_leaves_the_other_as_it_was(tiny: Path, 
 
 
 async def test_rollouts_of_a_group_share_their_prompt_from_the_start(tiny: Path, make_engine: MakeEngine) -> None:
-    said = await ask_all(make_engine(tiny), [some_ids(300)] * 4)
-    assert [each.end.cached_tokens for each in said] == [0, 299, 299, 299]
+    said = await ask_all(make_engine(tiny), [some_ids(1300)] * 4)
+    assert [each.end.cached_tokens for each in said] == [0, 1299, 1299, 1299]
     assert max(off_by(tiny, each) for each in said) < CLOSE
 
 
@@ -91,6 +92,22 @@ async def test_answers_that_do_not_fit_together_come_to_their_ends_one_after_ano
         alone = await ask(make_engine(tiny), prompt, seed=at, max_tokens=400)
         assert alone.ids == said.ids
         assert farthest(alone.logprobs, said.logprobs) < CLOSE
+
+
+async def test_the_longest_running_is_never_set_back(tiny: Path, tmp_path: Path, make_engine: MakeEngine) -> None:
+    endless = tmp_path / "endless"
+    shutil.copytree(tiny, endless)
+    (endless / "generation_config.json").write_text("{}")
+    engine = make_engine(endless, memory=room(1024), context=1024)
+    ended: list[int] = []
+
+    async def one(at: int) -> None:
+        said = await ask(engine, some_ids(200, seed=at), f"s{at}", seed=at, max_tokens=400)
+        assert len(said.ids) == 400
+        ended.append(at)
+
+    await asyncio.gather(*(one(at) for at in range(3)))
+    assert ended == [0, 1, 2]
 
 
 async def test_weights_are_replaced_in_mid_answer(tiny: Path, tmp_path: Path, make_engine: MakeEngine) -> None:

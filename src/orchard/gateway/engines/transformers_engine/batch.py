@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from orchard.core.errors import OrchardError
 from orchard.gateway.engines.transformers_engine.attention import Piece
 from orchard.gateway.engines.transformers_engine.libraries import Tensor
-from orchard.gateway.engines.transformers_engine.memory import Kept, Memory
+from orchard.gateway.engines.transformers_engine.memory import LEAST, Kept, Memory, shared_ids
 from orchard.gateway.engines.transformers_engine.model import Model
 from orchard.gateway.engines.transformers_engine.sampling import draw
 from orchard.gateway.errors import ContextOverflow, EngineRefused, EngineUnavailable
@@ -138,17 +138,18 @@ class Batch:
             self._memory.clear()
 
     def _join(self) -> None:
-        """One at a time begins its prompt, so that the next finds what it shares with it kept."""
-        begun = all(answer.kept is not None and answer.kept.ids for answer in self._running)
-        if not self._waiting or len(self._running) >= self._most or not begun:
-            return
-        if self._running and not self._memory.fits(len(self._waiting[0].ids)):
-            return
-        answer = self._waiting.popleft()
-        self._running.append(answer)
-        answer.kept = self._memory.take(answer.request.session, answer.ids)
-        if answer.cached is None:
-            answer.cached = len(answer.kept.ids)
+        """Let those begin who find room, and whose prompts share nothing that is just being computed."""
+        while self._waiting and len(self._running) < self._most:
+            answer = self._waiting[0]
+            if self._running and not self._memory.fits(len(answer.ids)):
+                return
+            if any(_computes(one, answer.ids[:-1]) for one in self._running):
+                return
+            self._waiting.popleft()
+            self._running.append(answer)
+            answer.kept = self._memory.take(answer.request.session, answer.ids)
+            if answer.cached is None:
+                answer.cached = len(answer.kept.ids)
 
     def _pieces(self) -> list[tuple[Answer, Piece]]:
         pieces: list[tuple[Answer, Piece]] = []
@@ -214,3 +215,9 @@ class Batch:
         spans = tuple(answer.spans) if len(answer.spans) > 1 else ()
         version = answer.spans[-1].version if answer.spans else self.version
         return Ended(reason, version, spans, answer.cached or 0)
+
+
+def _computes(running: Answer, prompt: Sequence[int]) -> bool:
+    """Whether an answer is computing what a prompt could have from it a little later."""
+    held = len(running.kept.ids) if running.kept else 0
+    return shared_ids(running.ids, prompt) >= held + LEAST

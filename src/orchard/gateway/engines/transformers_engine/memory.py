@@ -14,7 +14,7 @@ from orchard.gateway.engines.transformers_engine.libraries import Tensor, torch
 
 _BLOCK = 256
 """Positions by which the room of a conversation grows."""
-_LEAST = 16
+LEAST = 16
 """Ids that must be shared for a copy to be worth it."""
 
 
@@ -85,7 +85,7 @@ class Memory:
         """Return what is kept of a prompt's head, to go on from; at least the last id is left to compute."""
         head = list(ids[:-1])
         shared, best = max(
-            ((_shared(kept.ids, head), kept) for kept in (*self._idle, *self._busy)),
+            ((shared_ids(kept.ids, head), kept) for kept in (*self._idle, *self._busy)),
             key=lambda each: (each[0], each[1].session == session, each[1] in self._idle),
             default=(0, None),
         )
@@ -96,7 +96,7 @@ class Memory:
             return best
         kept = Kept(session)
         self._busy.add(kept)
-        if best is None or shared < _LEAST:
+        if best is None or shared < LEAST:
             self.reserve(kept, len(ids))
         else:
             self._copy(kept, len(ids), best, shared)
@@ -157,7 +157,7 @@ def _rounded(length: int) -> int:
     return -(-length // _BLOCK) * _BLOCK
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+def shared_ids(one: Sequence[int], other: Sequence[int]) -> int:
     """Return the length of the common head, by halving: whole slices compare at the speed of C."""
     low, high = 0, min(len(one), len(other))
     while low < high:
