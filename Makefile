@@ -9,7 +9,7 @@ SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 
 .NOTPARALLEL: # a set-up comes before what needs it, also under -j
-.PHONY: help demo test check lint unit contract system vm twins conformance bench cluster-programs cluster cluster-status cluster-down test-cluster test-torch test-vllm test-harness images sandboxd setup-demo setup-test setup-cluster lock clean
+.PHONY: help demo test check lint unit contract system vm twins conformance bench cluster-programs cluster cluster-status cluster-down test-cluster test-torch test-vllm test-harness harness-zeroclaw images sandboxd setup-demo setup-test setup-cluster lock clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
@@ -68,6 +68,9 @@ test-cluster: setup-cluster sandboxd ## the Kubernetes lane: on the cluster that
 
 test-harness: setup-test sandboxd ## the real agent programs in sealed sandboxes, each installed once into the cache (15 min)
 	$(PYTEST) -q tests/harness -n 2 --dist loadgroup
+
+harness-zeroclaw: setup-demo ## build ZeroClaw by cargo, once, into the cache, for `test-harness` and for use (12 min)
+	@python -m orchard.harness.zeroclaw_build
 
 test-torch: setup-test sandboxd ## the embedded engine with torch (into the cache, 5 GB), against a plain forward pass (10 min at most)
 	python="$$(python -m tests.models)" && PYTHONPATH=src OMP_NUM_THREADS=1 "$$python" -m pytest -q tests/torch

@@ -21,6 +21,7 @@ HARNESSES = {
     "openhands": "orchard.harness.openhands.driver:OpenHands",
     "opencode": "orchard.harness.opencode:OpenCode",
     "pi": "orchard.harness.pi:Pi",
+    "zeroclaw": "orchard.harness.zeroclaw:ZeroClaw",
 }
 
 
