@@ -8,8 +8,8 @@ from tests.support.harassed import EACH
 
 from orchard.harness import check as toy
 
-REWRITING = ("openclaw",)
-"""Harnesses that rewrite their first message after trouble: the conversation forks there, and the record says so."""
+SILENT = ("zeroclaw",)
+"""Harnesses that ask again without saying so: where a whole answer was lost on its way, it is one more call."""
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
 
@@ -30,4 +30,4 @@ async def test_an_error_a_wait_a_drop_and_a_cut_in_one_run(harness: str, play: P
         assert call.error_code == "engine_unavailable"
         assert toy.SAYS[3].startswith((call.answer or {}).get("content") or ""), "what had arrived, and no more"
     prompts = [json.dumps(ran.found.prompt(call.id)) for call in ran.found.calls if call.status == "ok"]
-    assert len(set(prompts)) == len(prompts), "a retry is no call of its own"
+    assert len(prompts) - len(set(prompts)) == (harness in SILENT), "a retry is no call of its own"
