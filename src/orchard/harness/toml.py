@@ -15,7 +15,7 @@ def document(settings: Mapping[str, Any]) -> str:
 def inline(value: Any) -> str:
     """Return a value on one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(key)} = {inline(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{inline(key)} = {inline(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(inline(one) for one in value) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # texts, numbers and truth values are alike
