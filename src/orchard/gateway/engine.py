@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, cast
 from orchard.core.text import carried
 from orchard.gateway.errors import EngineRefused
 from orchard.gateway.tokens import Tokens
-from orchard.trajectories import PolicySpan, Usage
+from orchard.trajectories import MaskedSpan, PolicySpan, Usage
 from orchard.trajectories.messages import Message
 
 
@@ -83,6 +83,8 @@ class Final:
     logprobs: list[float] | None = None
     spans: Sequence[PolicySpan] = ()
     """Which weights sampled which ids, where they changed in mid-answer."""
+    masked: Sequence[MaskedSpan] = ()
+    """Sampled ids that are not to be trained, whatever was asked for."""
     routed_experts: str | None = None
     """Which experts worked on each id, where the engine told."""
     raw_logprobs: Any = None
@@ -90,7 +92,7 @@ class Final:
 
     def delivered(self) -> Final:
         """Return what goes out to a harness, now or at a retry: without what only the record needs."""
-        return replace(self, prompt_ids=None, sampled_ids=None, logprobs=None, spans=(), routed_experts=None)
+        return replace(self, prompt_ids=None, sampled_ids=None, logprobs=None, spans=(), masked=(), routed_experts=None)
 
 
 Part = Prompted | Tokens | Delta | Final

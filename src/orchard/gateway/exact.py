@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, Part, Prompted
+from orchard.gateway.engines.running import Call
 from orchard.gateway.errors import ContextOverflow, EngineUnavailable
 from orchard.gateway.rendering.base import Reader, Renderer
 from orchard.gateway.sampling import Asked, asked
 from orchard.gateway.tokens import Ended, TokenEngine, TokenRequest, Tokens
-from orchard.trajectories import PolicySpan, Usage
+from orchard.trajectories import MaskedSpan, PolicySpan, Usage
 from orchard.trajectories.messages import Message
 
 Mode = Literal["splice", "template"]
@@ -61,7 +62,7 @@ class TokenExact:
         yield prompted
         tools = () if wanted.no_calls else request.tools
         reader = self.renderer.reader(prompted.ids, tools, skip=head, stop=wanted.stop)
-        answer = _Answer(reader)
+        answer = _Answer(reader, bool(wanted.stop))
         if forced:  # a part of the answer, of which nothing was left to chance
             yield answer.begin(forced)
         tokens = TokenRequest(request.session, ids, sampling, request.stream)
@@ -70,8 +71,9 @@ class TokenExact:
                 if isinstance(part, Ended):
                     answer.ended = part
                     break
-                yield part
-                for delta in answer.take(part):
+                kept, deltas = answer.take(part, self.engine.policy_version)
+                yield kept
+                for delta in deltas:
                     yield Delta(delta)
                 if reader.stopped:
                     break
@@ -111,7 +113,7 @@ class TokenExact:
         return None if context is None else context - prompt
 
     def _final(self, answer: _Answer, prompt: int, sampling: dict[str, Any]) -> Final:
-        ended = answer.ended or Ended("stop", self.engine.policy_version)
+        ended = answer.end(self.engine.policy_version)
         if ended.finish_reason == "abort":
             raise EngineUnavailable(f"the engine {self.name} gave the answer up", reason="aborted")
         message = answer.message
@@ -121,8 +123,8 @@ class TokenExact:
             usage=Usage(
                 prompt_tokens=prompt, completion_tokens=len(answer.ids), cached_tokens=ended.cached_tokens
             ),
-            sampling=sampling, policy_version=ended.policy_version, spans=answer.spans,
-            sampled_ids=answer.ids, logprobs=answer.logprobs, routed_experts=ended.routed_experts,
+            sampling=sampling, policy_version=ended.policy_version, spans=answer.spans(ended),
+            masked=answer.masked, sampled_ids=answer.ids, logprobs=answer.logprobs, routed_experts=ended.routed_experts,
         )  # fmt: skip
 
 
@@ -131,10 +133,15 @@ class _Answer:
     """What was sampled so far."""
 
     reader: Reader
+    stops: bool
+    """Whether there are strings that end it: ids are then read one by one."""
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     ended: Ended | None = None
     _forced: int = 0
+    _cached: int = 0
+    _by: Call = field(default_factory=Call)
+    """Whose weights sampled what came; counts when the engine's own end is not waited for."""
     _assembly: Assembly = field(default_factory=Assembly)
 
     def begin(self, forced: list[int]) -> Tokens:
@@ -142,11 +149,24 @@ class _Answer:
         self.ids, self.logprobs, self._forced = list(forced), [0.0] * len(forced), len(forced)
         return Tokens(forced, [0.0] * len(forced))
 
-    def take(self, tokens: Tokens) -> list[Message]:
-        """Take more ids; return what they say."""
-        self.ids += tokens.ids
-        self.logprobs += tokens.logprobs
-        return self._said(self.reader.feed(tokens.ids))
+    def take(self, tokens: Tokens, version: str | None) -> tuple[Tokens, list[Message]]:
+        """Take more ids, up to the one in which a string to stop at ends; return these, and what they say.
+
+        Args:
+            tokens: what came.
+            version: of the weights, where the tokens do not name it.
+        """
+        count, said = 0, list[Message]()
+        while count < len(tokens.ids) and not self.reader.stopped:
+            upto = count + 1 if self.stops else len(tokens.ids)
+            said += self.reader.feed(tokens.ids[count:upto])
+            count = upto
+        kept = replace(tokens, ids=tokens.ids[:count], logprobs=tokens.logprobs[:count])
+        self.ids += kept.ids
+        self.logprobs += kept.logprobs
+        self._by.sampled(count, tokens.policy_version or version)
+        self._cached = tokens.cached_tokens or self._cached
+        return kept, self._said(said)
 
     def finish(self) -> list[Message]:
         """Return what was held back."""
@@ -154,11 +174,20 @@ class _Answer:
             raise EngineUnavailable("the engine stopped without an end")
         return self._said(self.reader.end())
 
+    def end(self, version: str | None) -> Ended:
+        """Return the engine's end; where a string ended the answer before, one of what is known by then."""
+        return self.ended or replace(self._by.ended("stop", version), cached_tokens=self._cached)
+
+    def spans(self, ended: Ended) -> list[PolicySpan]:
+        """Return whose weights sampled what, counted from the answer's first id."""
+        by = self._forced
+        return [PolicySpan(version=one.version, start=one.start + by, end=one.end + by) for one in ended.spans]
+
     @property
-    def spans(self) -> list[PolicySpan]:
-        """Whose weights sampled what, counted from the answer's first id."""
-        spans, by = self.ended.spans if self.ended else (), self._forced
-        return [PolicySpan(version=one.version, start=one.start + by, end=one.end + by) for one in spans]
+    def masked(self) -> list[MaskedSpan]:
+        """The last id, where it says more than the string that ended the answer."""
+        size = len(self.ids)
+        return [MaskedSpan(reason="stop", start=size - 1, end=size)] if self.reader.overshot else []
 
     @property
     def message(self) -> Message:

@@ -82,6 +82,8 @@ class Draft:
     _prompted: Prompted | None = None
     _ids: list[int] = field(default_factory=list[int])
     _logprobs: list[float] = field(default_factory=list[float])
+    _version: str | None = None
+    """Of the weights that sampled the last of them."""
 
     def take(self, part: Prompted | Tokens) -> None:
         """Take what the engine tells of ids as it goes."""
@@ -91,11 +93,12 @@ class Draft:
             self.begun()
             self._ids += part.ids
             self._logprobs += part.logprobs
+            self._version = part.policy_version or self.session.engine.policy_version
 
     def begin_again(self) -> None:
         """Forget what an engine sampled that then went away."""
         self._prompted = None
-        self._ids, self._logprobs = [], []
+        self._ids, self._logprobs, self._version = [], [], None
 
     def begun(self) -> None:
         """Note when the first of an answer came."""
@@ -118,7 +121,7 @@ class Draft:
             policy_version=final.policy_version or self.session.engine.policy_version,
             sampling=self.params if final.sampling is None else final.sampling,
             answer=final.message, finish_reason=final.finish_reason, usage=final.usage, spans=list(final.spans),
-            routed_experts=final.routed_experts, **self._exact(prompt, sampled, logprobs),
+            routed_experts=final.routed_experts, **self._exact(prompt, sampled, logprobs, final.masked),
         )  # fmt: skip
 
     def unanswered(self, partial: Message | None, error: OrchardError | None) -> CallRecord:
@@ -126,7 +129,8 @@ class Draft:
         begun = partial is not None or bool(self._ids) or (error is not None and error.reason == "cut")
         prompt = self._prompted.ids if self._prompted else None
         return self._record(
-            model=self.session.model or self.asked.model, policy_version=self.session.engine.policy_version,
+            model=self.session.model or self.asked.model,
+            policy_version=self._version or self.session.engine.policy_version,
             sampling=self.params, answer=partial, status="aborted" if begun else "error",
             error=str(error), error_code=error.code if error else None,
             usage=Usage(prompt_tokens=len(prompt or ()) if self._ids else 0, completion_tokens=len(self._ids)),
@@ -142,12 +146,16 @@ class Draft:
         )  # fmt: skip
 
     def _exact(
-        self, prompt: Sequence[int] | None, sampled: list[int] | None, logprobs: list[float] | None
+        self,
+        prompt: Sequence[int] | None,
+        sampled: list[int] | None,
+        logprobs: list[float] | None,
+        masked: Sequence[MaskedSpan] = (),
     ) -> dict[str, Any]:
         """Return the fields about ids; those that the parent's record holds are not stored again."""
-        facts: dict[str, Any] = {"sampled_ids": sampled, "logprobs": logprobs}
+        facts: dict[str, Any] = {"sampled_ids": sampled, "logprobs": logprobs, "masked": list(masked)}
         if sampled and (reason := mask_reason(self.asked.params)) is not None:
-            facts["masked"] = [MaskedSpan(reason=reason, start=0, end=len(sampled))]
+            facts["masked"].append(MaskedSpan(reason=reason, start=0, end=len(sampled)))
         if self._prompted is not None:
             made = self._prompted
             facts |= {"mode": made.mode, "template_hash": made.template_hash, "spliced_ids": made.spliced_ids}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -95,9 +95,8 @@ def asked(params: Mapping[str, Any], stop_ids: tuple[int, ...]) -> Asked:
         stop_ids=stop_ids,
         grammar=_grammar(params.get("response_format")),
     )
-    stop: Any = params.get("stop") or ()
     return Asked(
-        sampling, stop=(stop,) if isinstance(stop, str) else tuple(map(str, cast("Sequence[Any]", stop))),
+        sampling, stop=_stops(params.get("stop")),
         forced=choice == "required" or bool(named), forced_tool=tool if isinstance(tool, str) else None,
         no_calls=choice == "none", options=_object(params.get("chat_template_kwargs"), "chat_template_kwargs"),
     )  # fmt: skip
@@ -120,6 +119,13 @@ def _whole(params: Mapping[str, Any], name: str, low: int | None = None) -> int 
         bound = "" if low is None else f" of {low} or more"
         raise InvalidArgument(f"{name} must be a whole number{bound}, not {value!r}", field=name)
     return value
+
+
+def _stops(value: Any) -> tuple[str, ...]:
+    given = [value] if isinstance(value, str) else value or []
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in cast("list[Any]", given)):
+        raise InvalidArgument("stop must be a text, or a list of texts", field="stop")
+    return tuple(filter(None, cast("list[str]", given)))
 
 
 def _object(value: Any, name: str) -> dict[str, Any]:

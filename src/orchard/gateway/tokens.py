@@ -62,6 +62,10 @@ class Tokens:
     ids: list[int]
     logprobs: list[float]
     """Natural logarithms, one for each id, of the distribution that was sampled from (temperature applied)."""
+    policy_version: str | None = None
+    """Version of the weights that sampled them; None: the one that the engine names when they come."""
+    cached_tokens: int = 0
+    """Ids of the prompt that were not computed anew, where that is known before the end."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ class MaskedSpan(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     reason: str
-    """``tool_choice`` or ``response_format``."""
+    """The parameter that constrained them (``tool_choice``, ``response_format`` …); ``stop``: the id says more than the
+    string that ended the answer, which no harness saw."""
     start: int
     end: int
 

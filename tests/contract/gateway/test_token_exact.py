@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError, InternalServerError
 from tests.contract.gateway.conftest import USER, client_of, until
+from tests.contract.gateway.token_server import MODELS, VLLM_USAGE, serving, vllm, vllm_event
 from tests.support.models import renderer
 
 from orchard.core.errors import InvalidArgument
@@ -24,6 +25,7 @@ from orchard.gateway import (
     TokenRequest,
     Tokens,
 )
+from orchard.gateway.engines.vllm import VllmEngine
 from orchard.gateway.exact import Mode
 from orchard.gateway.parity import parity
 from orchard.trajectories import MaskedSpan, PolicySpan, Store, Trajectory, to_samples
@@ -271,15 +273,100 @@ async def test_the_context_bounds_prompts_and_answers(store: Store) -> None:
     assert (refused_call.status, refused_call.error_code) == ("error", "context_length_exceeded")
 
 
-async def test_strings_to_stop_at_end_an_answer(store: Store) -> None:
-    tokens = ScriptedTokens(QWEN3, ["one two END three"], portion=1)
-    async with Gateway(store, {"t": TokenExact(tokens, QWEN3)}) as gateway:
+class Counting(ScriptedTokens):
+    """Samples the n-th id of each answer with -n, from one id on under other weights."""
+
+    changes_at = 3
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[Tokens | Ended]:
+        count = 0
+        async for part in super().generate(request):
+            if isinstance(part, Tokens):
+                logprobs = [-1.0 - count - n for n in range(len(part.ids))]
+                version = "v0" if count < self.changes_at else "v1"
+                part, count = Tokens(part.ids, logprobs, version, 7), count + len(part.ids)
+            yield part
+
+
+async def stop_at(store: Store, portion: int, text: str, stop: list[str], stream: bool = False) -> Trajectory:
+    engine = TokenExact(Counting(QWEN3, [text, "more"], portion=portion, policy_version="late"), QWEN3)
+    async with Gateway(store, {"t": engine}) as gateway:
         session = await gateway.open_session()
         async with client_of(session) as client:
-            done = await client.chat.completions.create(model="m", messages=USER, stop=["END"])
-    assert (done.choices[0].message.content, done.choices[0].finish_reason) == ("one two ", "stop")
+            done: Any = await client.chat.completions.create(model="m", messages=USER, stop=stop, stream=stream)
+            if stream:
+                said = "".join([chunk.choices[0].delta.content or "" async for chunk in done])
+            else:
+                said = done.choices[0].message.content
+                assert done.choices[0].finish_reason == "stop"
+            messages: list[Any] = [*USER, {"role": "assistant", "content": said}, *USER]
+            await client.chat.completions.create(model="m", messages=messages)
+    trajectory = store.session(session.id)
+    assert (trajectory.calls[0].answer or {})["content"] == said == text[: text.index(stop[0])]
+    return trajectory
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("portion", [1, 3, 500])
+async def test_what_is_behind_a_string_to_stop_at_is_not_there(store: Store, portion: int, stream: bool) -> None:
+    trajectory = await stop_at(store, portion, "one two END three that nobody saw", ["END"], stream)
+    one, two = trajectory.calls
+    kept = one.sampled_ids or []
+    assert QWEN3.text(kept) == "one two END"
+    assert one.logprobs == [-1.0 - n for n in range(len(kept))]
+    assert (one.masked, one.usage.completion_tokens, one.usage.cached_tokens) == ([], len(kept), 7)
+    if portion == 500:
+        assert (one.policy_version, one.spans) == ("v0", [])
+    else:
+        ends = [PolicySpan(version="v0", start=0, end=3), PolicySpan(version="v1", start=3, end=len(kept))]
+        assert (one.policy_version, one.spans) == ("v1", ends)
+    before = [*(trajectory.prompt_ids(one.id) or []), *kept, QWEN3.stop_ids[0]]
+    assert (trajectory.prompt_ids(two.id) or [])[: len(before)] == before
+    (sample,) = to_samples(trajectory)
+    text = QWEN3.text([number for number, on in zip(sample.ids, sample.mask, strict=True) if on])
+    assert text == "one two ENDmore<|im_end|>"
+
+
+@pytest.mark.parametrize("portion", [1, 500])
+async def test_an_id_that_says_more_than_the_string_to_stop_at_is_not_trained(store: Store, portion: int) -> None:
+    (split,) = QWEN3.encode(" tests")
+    trajectory = await stop_at(store, portion, "Run the tests, then", [" te"])
+    one, _ = trajectory.calls
+    kept = one.sampled_ids or []
+    assert kept[-1] == split
+    assert one.masked == [MaskedSpan(reason="stop", start=len(kept) - 1, end=len(kept))]
+    (sample,) = to_samples(trajectory)
+    trained = [number for number, on in zip(sample.ids, sample.mask, strict=True) if on]
+    assert QWEN3.text(trained) == "Run themore<|im_end|>"
+
+
+async def test_an_answer_in_one_portion_is_cut_at_a_string_to_stop_at(store: Store) -> None:
+    ids = QWEN3.encode("one END two<|im_end|>")
+    logprobs = [-1.0 - n for n in range(len(ids))]
+    whole: Any = vllm_event(ids, logprobs, finish_reason="stop", routed_experts="AAAA")
+    whole["usage"] = VLLM_USAGE["usage"]
+    server = vllm(completions=[whole])
+    server.replies["/v1/models"] = [{"data": [MODELS["data"][0] | {"max_model_len": 999}]}]
+    async with serving(server):
+        engine = TokenExact(VllmEngine(server.url, routed_experts=True, policy_version="7"), QWEN3)
+        async with Gateway(store, {"t": engine}) as gateway:
+            session = await gateway.open_session()
+            async with client_of(session) as client:
+                await client.chat.completions.create(model="m", messages=USER, stop="END")
     (call,) = store.session(session.id).calls
-    assert QWEN3.text(call.sampled_ids or []) == "one two END"
+    kept = call.sampled_ids or []
+    assert QWEN3.text(kept) == "one END"
+    assert (call.logprobs, call.routed_experts) == (logprobs[: len(kept)], None)  # experts of ids that are not there
+    assert (call.policy_version, call.usage.cached_tokens) == ("7", 2)
+
+
+@pytest.mark.parametrize("stop", [5, {"a": 1}, [1]])
+async def test_what_is_no_string_to_stop_at_is_refused(store: Store, stop: Any) -> None:
+    async with Gateway(store, {"t": TokenExact(ScriptedTokens(QWEN3, ["a"]), QWEN3)}) as gateway:
+        session = await gateway.open_session()
+        async with client_of(session) as client:
+            with pytest.raises(BadRequestError, match="stop must be"):
+                await client.chat.completions.create(model="m", messages=USER, stop=stop)
 
 
 async def test_each_id_tells_whose_weights_sampled_it(store: Store, tmp_path: Path) -> None:

@@ -106,5 +106,7 @@ class _Reading(Answer):
         if self.call.ids + len(new) != total:
             raise EngineUnavailable(f"the server tells of {total} ids and gave {self.call.ids + len(new)}")
         named = meta.get("weight_version")
-        self.call.sampled(len(new), self._first if named in _UNNAMED else str(named))
-        return Tokens([int(entry[1]) for entry in new], [logprob(entry[0]) for entry in new])
+        sampled_by = self._first if named in _UNNAMED else str(named)
+        self.call.sampled(len(new), sampled_by)
+        ids, logprobs = [int(entry[1]) for entry in new], [logprob(entry[0]) for entry in new]
+        return Tokens(ids, logprobs, sampled_by, self.cached_tokens)

@@ -129,4 +129,4 @@ class _Reading(Answer):
                 "there is the engine openai"
             )
         self.call.sampled(len(ids), version)
-        return Tokens(list(ids), [logprob(value) for value in told])
+        return Tokens(list(ids), [logprob(value) for value in told], version, self.cached_tokens)

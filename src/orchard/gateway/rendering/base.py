@@ -23,6 +23,11 @@ class Reader(Protocol):
         """Whether a string to stop at has come: the rest of the answer is not wanted."""
         ...
 
+    @property
+    def overshot(self) -> bool:
+        """Whether the ids in which that string ended say more than it."""
+        ...
+
     def feed(self, ids: Sequence[int]) -> list[Message]:
         """Take the next sampled ids; return what is certain by now."""
         ...

@@ -67,7 +67,7 @@ class AnswerReader:
         self._fresh = {"content": True, "reasoning_content": True}
         """Whether nothing was said yet; reasoning, and text after it, begin without new lines."""
         self._strip = inside
-        self.stopped = False
+        self.stopped = self.overshot = False
 
     def begin(self, text: str) -> None:
         """Take the beginning of the answer that the prompt holds already."""
@@ -89,9 +89,10 @@ class AnswerReader:
         if self.stopped:
             return ""
         self._raw += text
-        found = [at for at in (self._raw.find(one) for one in self._stop) if at >= 0]
+        found = [(at, at + len(one)) for one in self._stop if (at := self._raw.find(one)) >= 0]
         self.stopped = bool(found)
-        end = min(found) if found else len(self._raw) - (0 if final else _begun(self._raw, self._stop))
+        self.overshot = bool(found) and min(stop for _, stop in found) < len(self._raw)
+        end = min(found)[0] if found else len(self._raw) - (0 if final else _begun(self._raw, self._stop))
         ready, self._raw = self._raw[:end], "" if found else self._raw[end:]
         return ready
 

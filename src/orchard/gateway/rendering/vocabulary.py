@@ -52,6 +52,8 @@ class Spelling:
         self._ids: list[int] = []
         self._said = 0
         """How many of ``_ids`` are spelled; they stay, since some tokenizers leave out a first word's blank."""
+        self._told = 0
+        """How many characters of them were given."""
 
     def feed(self, ids: Iterable[int]) -> str:
         """Return the text that is whole by now."""
@@ -63,10 +65,12 @@ class Spelling:
         return self._spell(hold=False)
 
     def _spell(self, *, hold: bool) -> str:
-        whole = self._vocabulary.decode(self._ids)
-        if len(self._ids) == self._said or (hold and whole.endswith(_BROKEN)):
+        if len(self._ids) == self._said:
             return ""
-        before = self._vocabulary.decode(self._ids[: self._said]) if self._said else ""
-        self._ids = self._ids[self._said :]
-        self._said = len(self._ids)
-        return whole[len(before) :]
+        whole = self._vocabulary.decode(self._ids)
+        sure = whole.rstrip(_BROKEN) if hold else whole
+        text, self._told = sure[self._told :], max(self._told, len(sure))
+        if sure == whole:
+            self._ids = self._ids[self._said :]
+            self._said, self._told = len(self._ids), len(self._vocabulary.decode(self._ids))
+        return text

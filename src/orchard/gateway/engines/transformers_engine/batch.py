@@ -59,7 +59,7 @@ class Answer:
         begun = self.spans.pop() if self.spans and self.spans[-1].version == version else None
         self.spans.append(PolicySpan(version=version, start=begun.start if begun else at, end=at + 1))
         self.ids.append(sampled)
-        self.give(Tokens([sampled], [logprob]))
+        self.give(Tokens([sampled], [logprob], version, self.cached or 0))
 
 
 class Batch:
