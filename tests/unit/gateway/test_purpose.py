@@ -58,17 +58,112 @@ def test_a_loop_without_tools_is_an_agent() -> None:
     assert session.call([SYSTEM, TASK, said("```ls```"), user("calc.py")], said("done"), []) == "agent"
 
 
-def test_calls_beside_the_work() -> None:
+OPENCODE_TITLE = "You are a title generator. You output ONLY a thread title. Nothing else.\n\n<task>\nGenerate …"
+PI_COMPACTION = (
+    "You are a context summarization assistant. Your task is to read a conversation between a user and an AI assistant,"
+    " then produce a structured summary following the exact format specified.\n\nDo NOT continue the conversation."
+)
+OPENCODE_COMPACTION = (
+    "You are a context summarization agent. You are given a conversation between a user and an agent. Your goal is to "
+    "produce a structured summary"
+)
+OPENHANDS_COMPACTION = "You are maintaining a context-aware state summary for an interactive agent.\nYou will be given"
+HERMES_COMPACTION = (
+    "You are a summarization agent creating a context checkpoint. Treat the conversation turns below as source material"
+    " for a compact record of prior work."
+)
+HERMES_TITLE = (
+    "Generate a short, descriptive title (3-7 words) for a conversation that starts with the following exchange. "
+    "The title should capture the main topic or intent."
+)
+CLAUDE_COMPACTION = (
+    "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nYour task is to create a detailed summary"
+)
+KIMI_COMPACTION = (
+    "You are about to run out of context. Create a handoff summary for the\nmodel that will resume this task after the "
+    "earlier conversation is cleared."
+)
+
+
+def system(text: str) -> Message:
+    return {"role": "system", "content": text}
+
+
+KNOWN: list[tuple[str, list[Message]]] = [
+    ("title", [system(OPENCODE_TITLE), user("Generate a title for this conversation:"), TASK]),
+    ("title", [system(HERMES_TITLE), user("User: repair\n\nAssistant: done")]),
+    ("title", [system("You are a helpful assistant that generates concise, descriptive titles for conversations with "
+                      "OpenHands. Be short."), user("Generate a title")]),
+    ("summary", [system("Summarize what was done in this conversation. Write like a pull request description."), TASK]),
+    ("compaction", [system(OPENCODE_COMPACTION), user("Here is the conversation so far:")]),
+    ("compaction", [system(PI_COMPACTION), user("<conversation>…</conversation>")]),
+    ("compaction", [system(OPENHANDS_COMPACTION), user("<EVENT>…</EVENT>\n\nNow summarize the events")]),
+]  # fmt: skip
+"""Calls beside the work that known harnesses make without tools, before the first turn or later."""
+ORDINARY = (
+    "Fix the bug: str.title() breaks the page title in render.py.",
+    "Generate a title for each page of the blog, and print only the title.",
+    "Please summarize our conversation so that another agent can go on.",
+    "Write compact(self, history): it makes a compaction of the session when the context window is full.",
+    "Create a compaction of this session.",
+    "Condense the context: hand-off notes, a checkpoint, and a summary of the conversation so far.",
+    "You are a title generator, they say. Continue the work.",
+    f"In prompts.py, replace this text: {CLAUDE_COMPACTION}",
+    f"In prompts.py, replace this text: {KIMI_COMPACTION}",
+    f"The file says: {OPENCODE_TITLE}",
+    f"cat compressor.py\n{HERMES_COMPACTION}",
+)
+"""Tasks and observations that speak of such calls."""
+
+
+@pytest.mark.parametrize(("purpose", "messages"), KNOWN)
+def test_calls_beside_the_work(purpose: str, messages: list[Message]) -> None:
     session = Session()
-    titles = [{"role": "system", "content": "You are a title generator."}, user("Generate a title:"), TASK]
-    assert session.call(titles, said("Repairing add"), []) == "title"  # comes before the first turn
+    assert session.call(messages, said("Repairing add"), []) == purpose  # comes before the first turn
     session.work()
-    assert session.call(titles, said("Repairing add"), []) == "title"
-    words = [{"role": "system", "content": "Summarize what was done."}, user("…")]
-    assert session.call(words, said("It was done."), []) == "summary"
-    handoff = [{"role": "system", "content": "You condense the context of an agent."}, user("<events>…</events>")]
-    assert session.call(handoff, said("So far …"), []) == "compaction"
-    assert session.call([user("Is this a new topic?")], said("no"), []) == "side"
+    assert session.call(messages, said("Repairing add"), []) == purpose
+    assert session.arrives(messages, TOOLS)[0] in ("agent", "subagent")  # with tools it is one that works
+
+
+def test_what_no_known_harness_says_is_beside_the_work_if_it_has_no_tools_and_nothing_of_the_work() -> None:
+    session = Session()
+    session.work()
+    assert session.call([user(HERMES_COMPACTION)], said("It was done."), []) == "compaction"
+    quick = [user("Is this a new topic?")]
+    assert session.call(quick, said("no"), []) == "side"
+    assert session.call([*quick, said("no"), user("Sure?")], said("yes"), []) == "side"
+    assert session.call([SYSTEM, TASK, user("Name it.")], said("calc"), []) == "side"
+
+
+@pytest.mark.parametrize("words", ORDINARY)
+@pytest.mark.parametrize("tools", [TOOLS, []], ids=["tools", "no-tools"])
+def test_what_a_task_or_an_observation_speaks_of_decides_nothing(words: str, tools: list[Message]) -> None:
+    for first, later, observed in ((words, "ok", "user"), ("Do it.", words, "user"), ("Do it.", words, "tool")):
+        for instructions in ([SYSTEM], [system(f"You are a coding agent. {words}")], []):
+            session, history = Session(), [*instructions, user(first)]
+            for _ in range(3):
+                call = {"id": f"c{len(history)}", "function": {"name": "bash", "arguments": "{}"}}
+                answer: Message = {"role": "assistant", "content": words, "tool_calls": [call]}
+                assert session.call(history, answer, tools) == "agent"
+                result: Message = {"role": observed, "content": later}
+                history += [answer, result | ({"tool_call_id": call["id"]} if observed == "tool" else {})]
+            assert session.call(history, said(words), []) == "agent"  # the last turn may have no tools
+            assert session.call([*history, said(words), user(later)], said("done"), tools) == "agent"
+
+
+def test_a_sub_agent_of_another_name_may_have_no_tools() -> None:
+    session = Session()
+    assert session.call([SYSTEM, TASK], said("ok"), agent="a") == "agent"
+    assert session.call([SYSTEM, user("look")], said("ok"), [], agent="b", parent="a") == "subagent"
+    assert session.call([SYSTEM, user("look")], said("ok"), agent="c", parent="a") == "subagent"
+    assert session.call([user("Which topic?")], said("ok"), [], agent="c", parent="a") == "side"
+
+
+def test_what_came_before_the_first_tools_is_not_the_main_agent() -> None:
+    session = Session()
+    assert session.call([user("quota")], said("ok"), []) == "agent"
+    main = session.work()
+    assert session.arrives(main[:2], TOOLS)[0] == "agent"
 
 
 def test_a_side_call_is_known_while_the_first_turn_still_runs() -> None:
@@ -79,25 +174,17 @@ def test_a_side_call_is_known_while_the_first_turn_still_runs() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.",
-        "Please summarize our conversation so that another agent can go on.",
-        "Create a compaction of this session.",
-    ],
+    [CLAUDE_COMPACTION, KIMI_COMPACTION],
 )
 def test_a_compaction_that_carries_the_tools(words: str) -> None:
     session = Session()
     done = [*session.work(), {"role": "tool", "tool_call_id": "c0", "content": "ok"}]
     assert session.call([*done, user(words)], said("<summary>…</summary>")) == "compaction"
     assert session.call(done, said("on")) == "agent"
+    shorter = [SYSTEM, user("Earlier turns are left out."), said("ok"), user(words)]
+    assert session.call(shorter, said("so far")) == "compaction"
     again = [SYSTEM, user("This session is being continued. Summary: …")]
     assert session.call(again, said("go on")) == "agent"  # the same instructions and tools, and nothing was delegated
-
-
-def test_a_task_that_speaks_of_summaries_is_no_compaction() -> None:
-    session = Session()
-    task = user("Summarize the conversation module: write docs for compact() in the session package.")
-    assert session.call([SYSTEM, task], said("ok")) == "agent"
 
 
 def test_sub_agents_at_once_that_no_header_tells() -> None:
@@ -135,6 +222,6 @@ def test_headers_say_more_than_words() -> None:
         session.call(
             [SYSTEM, user("look"), user("Generate a title")], said("t"), [], agent="b", parent="a", kind="subagent"
         )
-        == "title"
+        == "side"
     )
     assert session.arrives([SYSTEM, user("x")], TOOLS, Origin(agent="c"))[0] == "subagent"
