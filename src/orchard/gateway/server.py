@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from aiohttp import web
 
 from orchard.core.errors import Conflict, InvalidArgument, NotFound, OrchardError, StoreFailed, Unauthorized
 from orchard.core.tasks import finish
-from orchard.gateway.asking import bearers, is_retry
+from orchard.gateway.asking import COUNT, PREFIX, bare, bearers, is_for_a_model, is_retry
 from orchard.gateway.counting import count_tokens
 from orchard.gateway.delivery import Silence, error_response, send_stream, send_whole
 from orchard.gateway.dialects import DIALECTS, MESSAGES, dialect_of
@@ -29,10 +28,6 @@ from orchard.gateway.sockets import SocketFolder
 from orchard.trajectories import SessionRecord, Store
 
 log = logging.getLogger(__name__)
-_PREFIX = re.compile(r"/s/([a-z0-9-]+)(?=/|$)")
-_ROOT = re.compile(r"(?:/api)?(?:/v1)*(?=/|$)")
-"""What clients put before a path, those included that add a second ``/v1`` to a base URL that has one."""
-_COUNT = MESSAGES.path + "/count_tokens"
 _IDLE_SECONDS = 3600.0
 """A connection is kept for as long as a command of the harness may take between two calls."""
 
@@ -74,6 +69,8 @@ class Gateway:
         self._sessions: dict[str, Session] = {}
         """By id, and by name where one has a name."""
         self._keys: dict[str, Session] = {}
+        self._words: set[str] = set()
+        """Keys that opened a session at their first use: whoever takes the same word is no stranger elsewhere."""
         self._by_socket: dict[str, Session] = {}
         self._servers: dict[str, asyncio.Server] = {}
         self._transports: dict[str, WeakSet[asyncio.Transport]] = {}
@@ -136,8 +133,8 @@ class Gateway:
             budget: bounds; none by default.
             engine: a name of those given to the gateway, or an engine (which its owner closes). Default: the first.
             model: asked of the engine, whatever the harness asks for; "" leaves the harness's.
-            name: stands in its URL in place of its id: lower-case letters, digits and dashes. Whoever knows or guesses
-                it may use the session, so it is for a gateway that only its owner can reach.
+            name: stands in its URL in place of its id: letters, digits and ``-``, ``_``, ``.``, 200 at most. Whoever
+                knows or guesses it may use the session, so it is for a gateway that only its owner can reach.
             api_key: of the session; a random one by default.
             aliases: further names that ``/models`` lists, for harnesses that look for theirs there.
 
@@ -175,8 +172,8 @@ class Gateway:
         return session
 
     def _check_names(self, name: str, api_key: str) -> None:
-        if name and not _PREFIX.fullmatch(f"/s/{name}"):
-            raise InvalidArgument(f"{name!r} is no name of a session: a-z, 0-9 and - only", field="name")
+        if name and not PREFIX.fullmatch(f"/s/{name}"):
+            raise InvalidArgument(f"{name!r} is no name of a session: letters, digits, -, _ and . only", field="name")
         if name in self._sessions or api_key in self._keys:
             raise Conflict(f"a session {name or 'of this key'} is open already", hint="close it, or take another name")
 
@@ -199,6 +196,7 @@ class Gateway:
         self._sessions.pop(session.url.rpartition("/")[2], None)
         path = session.target.removeprefix("unix:")
         del self._keys[session.api_key], self._by_socket[path]
+        self._words.discard(session.api_key)
         self._servers.pop(session.id).close()
         await finish(self._wind_up(session, Path(path)))
 
@@ -219,26 +217,33 @@ class Gateway:
             return error_response(error, dialect_of(request.path, request.headers))
 
     async def _open_stranger(self, request: web.Request, opens: Callable[[str, str], Awaitable[Session]]) -> None:
-        """Open the session that a request names, if nobody knows it yet; one of several such requests does."""
-        found, key = _PREFIX.match(request.path), next(filter(None, bearers(request)), "")
+        """Open the session that a request to a model names, if nobody knows it yet; only one of them does."""
+        found, key = PREFIX.match(request.path), next(filter(None, bearers(request)), "")
         name = found[1] if found else ""
+        if not is_for_a_model(request.method, bare(request.path[found.end() :] if found else request.path)):
+            return
         async with self._opening:
-            if (name and name not in self._sessions) or (key and not name and key not in self._keys):
-                await opens(name, "" if name else key)
+            if name and name not in self._sessions:
+                await opens(name, "")
+            elif key and not name and key not in self._keys:
+                await opens("", key)
+                self._words.add(key)
 
     def _route(self, request: web.Request) -> tuple[Session, str]:
         """Return the session that a request names, and the path behind the prefix.
 
         On a session's own socket it is that session: prefix and key are not needed, and another prefix is refused.
-        Elsewhere the URL names it, else the key; where both name one, it must be the same.
+        Elsewhere the URL names it, else the key; where both name one, it must be the same, unless the key is just a
+        word by which a session was opened.
         """
         path = request.path
-        found = _PREFIX.match(path)
+        found = PREFIX.match(path)
         named = self._sessions.get(found[1]) if found else None
         here = self._by_socket.get(str(request.transport and request.transport.get_extra_info("sockname")))
         keyed = next((self._keys[key] for key in bearers(request) if key in self._keys), None)
         session = here or named or (keyed if not found else None)
-        strangers = [one for one in (named, None if here else keyed) if one is not None and one is not session]
+        other = None if here or (keyed and keyed.api_key in self._words) else keyed
+        strangers = [one for one in (named, other) if one is not None and one is not session]
         if session is None or strangers or (found and named is not session):
             raise Unauthorized("no such session: wrong key or URL, or the session is closed")
         if here and request.transport is not None:
@@ -246,11 +251,11 @@ class Gateway:
         return session, path[found.end() :] if found else path
 
     async def _dispatch(self, request: web.Request, session: Session, path: str) -> web.StreamResponse:
-        path = _ROOT.sub("", path, count=1).rstrip("/")
+        path = bare(path)
         names = [session.model or session.engine.name, *session.aliases]
         if request.method == "POST" and path in DIALECTS:
             return await self._call(request, session, DIALECTS[path])
-        if request.method == "POST" and path == _COUNT:
+        if request.method == "POST" and path == COUNT:
             return await self._count(request, session)
         if request.method == "GET" and path == "/models":
             return web.json_response(models(names, request.headers))

@@ -145,6 +145,26 @@ def test_sessions_are_opened_at_their_first_use_one_for_each_name_or_key(tmp_pat
     assert found == {"one": 2, "two": 1, None: 1}
 
 
+def test_a_name_at_its_first_use_is_not_taken_by_who_came_with_the_printed_key(tmp_path: Path) -> None:
+    with gateway(tmp_path, "--open-sessions") as running:
+        root, key = running.url.removesuffix("/s/NAME"), running.key
+        assert key == "any"
+        for path in ("/s/x/favicon.ico", "/s/x", "/favicon.ico", "/s/a%20b/v1/chat/completions"):
+            with pytest.raises(HTTPError, match=r"401|404"):
+                urlopen(Request(root + path, headers={"Authorization": f"Bearer {key}"}), timeout=30)
+        ask(root, key)  # a stray request, without a name
+        ask(root, "another")
+        for name in ("Task_1", "v1.2-x", "lower"):
+            ask(f"{root}/s/{name}", key)
+            ask(f"{root}/s/{name}", "another")
+        with urlopen(Request(f"{root}/s/Models/v1/models"), timeout=30) as listed:
+            assert json.load(listed)["data"]
+        assert running.end() == 0
+    with Store(tmp_path / "store") as store:
+        found = [(row.labels.get("name"), len(store.session(row.session).calls)) for row in store.aborted()]
+    assert found == [(None, 1), (None, 1), ("Task_1", 2), ("v1.2-x", 2), ("lower", 2), ("Models", 0)]
+
+
 def test_a_recording_answers_again(tmp_path: Path) -> None:
     with gateway(tmp_path) as first:
         message = ask(first.url, first.key)
