@@ -160,7 +160,7 @@ async def test_what_is_no_request_is_refused_in_shape(store: Store) -> None:
     async with Gateway(store, {"script": ScriptEngine(["x"])}, config) as gateway:
         session = await gateway.open_session()
         bad = [b"{", b"[]", b'{"messages": []}', b'{"messages": [1]}', b'{"messages": [{"content": "x"}]}']
-        bad += [json.dumps({"messages": USER, "n": 2}).encode()]
+        bad += [json.dumps({"messages": USER, "n": number}).encode() for number in (2, True, 1.5, "1")]
         async with aiohttp.ClientSession() as http:
             for body in bad:
                 async with http.post(session.url + "/chat/completions", data=body) as got:
@@ -176,6 +176,55 @@ async def test_what_is_no_request_is_refused_in_shape(store: Store) -> None:
         assert session.state.turns == 0
         with pytest.raises(NotFound):
             await gateway.open_session(engine="none")
+
+
+CALL: Any = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("role", {"role": 5, "content": "x"}),
+        ("role", {"role": ["user"], "content": "x"}),
+        ("content", {"role": "user", "content": {"type": "text", "text": "x"}}),
+        ("content", {"role": "user", "content": 5}),
+        ("content", {"role": "user", "content": ["x", 1]}),
+        ("content[0].type", {"role": "user", "content": [{"text": "x"}]}),
+        ("content[1].text", {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": 1}]}),
+        ("tool_calls", {"role": "assistant", "tool_calls": [1]}),
+        ("tool_calls", {"role": "assistant", "tool_calls": "ls"}),
+        ("tool_calls", {"role": "assistant", "tool_calls": {"id": "c"}}),
+        ("tool_calls[0].id", {"role": "assistant", "tool_calls": [CALL | {"id": 5}]}),
+        ("tool_calls[0].function", {"role": "assistant", "tool_calls": [{"id": "c"}]}),
+        ("tool_calls[1].function", {"role": "assistant", "tool_calls": [CALL, CALL | {"function": "ls"}]}),
+        ("tool_calls[0].function.name", {"role": "assistant", "tool_calls": [CALL | {"function": {"name": None}}]}),
+        (
+            "tool_calls[0].function.arguments",
+            {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "bash", "arguments": ["ls"]}}]},
+        ),
+        ("tool_call_id", {"role": "tool", "content": "x", "tool_call_id": 5}),
+    ],
+)
+async def test_an_odd_message_is_refused_by_its_field(store: Store, field: str, message: dict[str, Any]) -> None:
+    async with Gateway(store, {"script": ScriptEngine(["x"])}) as gateway, aiohttp.ClientSession() as http:
+        session = await gateway.open_session()
+        body = {"messages": [*USER, message]}
+        async with http.post(session.url + "/v1/chat/completions", json=body) as got:
+            error = (await got.json())["error"]
+            assert (got.status, error["code"]) == (400, "invalid_argument"), error
+            assert f"messages[1].{field} " in error["message"]
+    assert (session.state.refusals, session.state.failed, store.session(session.id).calls) == (1, 0, [])
+
+
+async def test_an_odd_tool_is_refused_by_its_field(store: Store) -> None:
+    async with Gateway(store, {"script": ScriptEngine(["x"])}) as gateway, aiohttp.ClientSession() as http:
+        session = await gateway.open_session()
+        for tools in ([1], {"a": 1}, [{"type": "function"}], [*TOOLS, {"type": "function", "function": {"name": 1}}]):
+            body = {"messages": USER, "tools": tools}
+            async with http.post(session.url + "/v1/chat/completions", json=body) as got:
+                error = (await got.json())["error"]
+                assert (got.status, error["code"]) == (400, "invalid_argument"), error
+                assert "tools" in error["message"]
 
 
 async def test_end_of_script_is_final(store: Store) -> None:

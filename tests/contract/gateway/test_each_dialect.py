@@ -45,6 +45,18 @@ async def test_a_retry_gets_the_recorded_answer(store: Store, dialect: Dialect, 
 
 
 @EACH
+@pytest.mark.parametrize("count", ["\u00b2", "-1", "1.5", "", "9" * 5000])
+async def test_a_retry_header_that_is_no_count_says_nothing(store: Store, dialect: Dialect, count: str) -> None:
+    async with Gateway(store, {"s": ScriptEngine(SAYS)}) as gateway, aiohttp.ClientSession() as http:
+        session = await gateway.open_session()
+        for number in ("first", "second"):
+            asked = ask(dialect, session, False, headers={"x-stainless-retry-count": count})
+            async with http.post(**asked) as got:
+                assert number in await got.text()
+    assert (session.state.turns, session.state.retries) == (2, 0)
+
+
+@EACH
 async def test_a_stream_that_its_reader_leaves_is_cut(store: Store, dialect: Dialect) -> None:
     async with Gateway(store, {"s": _Dripping(ScriptEngine(["word " * 5]))}) as gateway:
         session = await gateway.open_session()

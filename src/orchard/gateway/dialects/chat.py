@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from orchard.core.errors import InvalidArgument, OrchardError
 from orchard.gateway.dialects.base import ModelRequest
@@ -21,6 +21,7 @@ from orchard.gateway.dialects.wire import (
     object_of,
     objects,
     passed,
+    text_of,
     translated,
 )
 from orchard.gateway.engine import Delta, Final
@@ -33,7 +34,7 @@ FIELDS: Mapping[str, Field] = {
     "stream": translated("server-sent events, or one answer"),
     "stream_options": translated("`include_usage`: a last event with the usage"),
     "n": translated("1; any other number is refused"),
-    ANY: passed("to the engine, under the same name"),
+    ANY: passed("to the engine, under the same name; one of tokens drops or refuses what it does not know (tokens.md)"),
 }
 
 
@@ -48,12 +49,12 @@ class Chat:
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ModelRequest:
         """See ``Dialect.parse``."""
         known = json_object(body)
-        if known.get("n") not in (None, 1):
+        if (count := known.get("n")) is not None and (type(count) is not int or count != 1):
             raise InvalidArgument("only n = 1 is served: ask again for another sample", field="n")
         return ModelRequest(
             model=model_name(known.get("model")),
             messages=_messages(known.get("messages")),
-            tools=objects(known.get("tools") or [], "tools"),
+            tools=_tools(known.get("tools")),
             params=Sorting(FIELDS).params(known),
             stream=bool(known.get("stream")),
             origin=origin_of(headers),
@@ -116,10 +117,55 @@ def _messages(value: Any) -> list[Message]:
     messages = objects(value, "messages")
     if not messages:
         raise InvalidArgument("messages must not be empty", field="messages")
-    for index, message in enumerate(messages):
-        if not isinstance(message.get("role"), str):
-            raise InvalidArgument(f"messages[{index}] has no role", field=f"messages[{index}].role")
+    for at, message in enumerate(messages):
+        _check(message, f"messages[{at}]")
     return messages
+
+
+def _check(message: Message, at: str) -> None:
+    """See that a message is of the form that everything behind the dialects counts on; other fields may be anything."""
+    text_of(message.get("role"), f"{at}.role")
+    content = message.get("content")
+    if isinstance(content, list):
+        for number, part in enumerate(objects(cast("list[Any]", content), f"{at}.content")):
+            if text_of(part.get("type"), f"{at}.content[{number}].type") == "text":
+                text_of(part.get("text"), f"{at}.content[{number}].text")
+    elif content is not None:
+        text_of(content, f"{at}.content")
+    for number, call in enumerate(objects(_or_empty(message.get("tool_calls")), f"{at}.tool_calls")):
+        _check_call(call, f"{at}.tool_calls[{number}]")
+    if message.get("tool_call_id") is not None:
+        text_of(message["tool_call_id"], f"{at}.tool_call_id")
+
+
+def _check_call(call: Message, at: str) -> None:
+    if call.get("id") is not None:
+        text_of(call["id"], f"{at}.id")
+    if call.get("type") == "custom":
+        return
+    function = _function(call, at)
+    if not isinstance(function.get("arguments"), dict | None):
+        text_of(function["arguments"], f"{at}.function.arguments")
+
+
+def _function(holder: Message, at: str) -> Message:
+    function: Any = holder.get("function")
+    if not isinstance(function, dict):
+        raise InvalidArgument(f"{at}.function must be an object", field=f"{at}.function")
+    text_of(cast("Message", function).get("name"), f"{at}.function.name")
+    return cast("Message", function)
+
+
+def _tools(value: Any) -> list[Message]:
+    tools = objects(_or_empty(value), "tools")
+    for at, tool in enumerate(tools):
+        if tool.get("type", "function") == "function":
+            _function(tool, f"tools[{at}]")
+    return tools
+
+
+def _or_empty(value: Any) -> Any:
+    return [] if value is None else value
 
 
 def _head(response_id: str, model_name: str, kind: str) -> dict[str, Any]:

@@ -149,6 +149,17 @@ def text_of(value: Any, field: str) -> str:
     return value
 
 
+def texts(value: Any, field: str) -> list[str]:
+    """Return a list of texts.
+
+    Raises:
+        InvalidArgument: it is none; ``field`` is named.
+    """
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in cast("list[Any]", value)):
+        raise InvalidArgument(f"{field} must be a list of texts", field=field)
+    return cast("list[str]", value)
+
+
 def object_of(value: Any) -> Message:
     """Return an object, an empty one for anything else."""
     return cast("Message", value) if isinstance(value, dict) else {}

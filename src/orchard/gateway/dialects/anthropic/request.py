@@ -22,6 +22,7 @@ from orchard.gateway.dialects.wire import (
     object_of,
     objects,
     text_of,
+    texts,
 )
 from orchard.trajectories.messages import Message
 
@@ -60,7 +61,7 @@ def _origin(headers: Mapping[str, str], billing: str) -> Origin:
 def _params(known: Message, sorting: Sorting) -> dict[str, Any]:
     params: dict[str, Any] = {}
     if known.get("stop_sequences"):
-        params["stop"] = known["stop_sequences"]
+        params["stop"] = texts(known["stop_sequences"], "stop_sequences")
     for name, value in object_of(known.get("output_config")).items():
         form = object_of(value)
         if name == "format" and form.get("type") == "json_schema":
