@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import typer
+
+from orchard.cli import console
 from orchard.core.config import data_dir
 from orchard.core.errors import NotFound
 
 if TYPE_CHECKING:
     from orchard.trajectories import Store, Trajectory
+
+T = TypeVar("T")
 
 
 def default_store() -> Path:
@@ -40,6 +45,30 @@ def recorded(store: Store, name: str) -> Trajectory:
         NotFound: nothing was.
     """
     return store.session(name) if name.startswith("se-") else store.trajectory(name)
+
+
+class Odd:
+    """Counts records that cannot be taken, so that one of them does not cost all others."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def of(self, name: str, done: str, make: Callable[[], Iterable[T]]) -> list[T]:
+        """Return what ``make`` makes of a record; nothing, and a line on stderr, where it cannot be ``done``."""
+        try:
+            return list(make())
+        except Exception as fault:
+            if console.debugging():
+                raise
+            self._count += 1
+            console.say(f"error: {name} cannot be {done}: {type(fault).__name__}: {fault}")
+            return []
+
+    def tell(self) -> None:
+        """End the command with 1, and how many there were, if there were any."""
+        if self._count:
+            console.say(f"{self._count} left out; --debug shows where the first one fails")
+            raise typer.Exit(1)
 
 
 def every(store: Store) -> Iterator[Trajectory]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ import typer
 
 from orchard.cli import console
 from orchard.cli.options import Json
-from orchard.cli.stores import open_store, recorded
+from orchard.cli.stores import Odd, open_store, recorded
 from orchard.core.errors import InvalidArgument
 from orchard.trajectories import RolloutRow, SessionRow, Store, Trajectory
 
@@ -129,18 +129,20 @@ def _head(found: Trajectory) -> Iterator[tuple[str, Any]]:
 def _text(message: dict[str, Any]) -> str:
     content = message.get("content")
     text = content if isinstance(content, str) else json_module.dumps(content, ensure_ascii=False) if content else ""
-    tools = [call.get("function", call) for call in message.get("tool_calls") or ()]
+    asked = message.get("tool_calls") or ()
+    tools = [call.get("function", call) if isinstance(call, dict) else call for call in asked]
     calls = [json_module.dumps(tool, ensure_ascii=False) for tool in tools]
     return "\n".join([text, *calls]).strip()
 
 
-def _chosen(store: Store, where: str, sessions: bool) -> Iterator[Trajectory]:
+def _chosen(store: Store, where: str, sessions: bool, odd: Odd) -> Iterator[Trajectory]:
     """Yield what is asked for, one trajectory in memory at a time."""
-    if sessions:
-        if where:
-            raise InvalidArgument("--where is on rollouts, and --sessions belong to none", field="where")
-        return (store.session(row.session) for row in store.aborted())
-    return (store.trajectory(row.id) for row in store.rollouts(where))
+    if sessions and where:
+        raise InvalidArgument("--where is on rollouts, and --sessions belong to none", field="where")
+    reads = store.session if sessions else store.trajectory
+    names = [row.session for row in store.aborted()] if sessions else (row.id for row in store.rollouts(where))
+    for name in names:
+        yield from odd.of(name, "read", lambda name=name: [reads(name)])
 
 
 @app.command("stats", epilog=console.EXIT_CODES)
@@ -154,9 +156,11 @@ def stats_(where: Where = "", sessions: Sessions = False, store: Folder = None, 
     from orchard.trajectories.stats import stats
 
     with open_store(store) as opened, console.working("reading"):
-        found = stats(_chosen(opened, where, sessions))
+        odd = Odd()
+        found = stats(_chosen(opened, where, sessions, odd))
     if json:
         console.out_json([one.to_json() for one in found])
+        odd.tell()
         return
     rows: list[tuple[str, ...]] = []
     for one in found:
@@ -172,6 +176,7 @@ def stats_(where: Where = "", sessions: Sessions = False, store: Folder = None, 
     console.out_table(STATS, rows)
     if any(not one.sampled_tokens for one in found):
         console.say("(…): no token ids were recorded, so these are conversations, which would be samples")
+    odd.tell()
 
 
 def _counted(counter: Counter[str]) -> str:
@@ -191,28 +196,39 @@ def export(
 ) -> None:
     """Write trajectories: jsonl (all that is known), openai (messages), samples (token ids), parquet, or atif.
 
+    One that cannot be written is named and left out, and the exit code is 1.
+
     Example: orchard trajectories export good.jsonl --format openai --where "reward = 1"
     """
     if format_ not in FORMATS:
         raise InvalidArgument(f"format must be one of {', '.join(FORMATS)}, not {format_!r}", field="format")
+    odd = Odd()
     with open_store(store) as opened:
-        count = _write(_chosen(opened, where, sessions), output, format_, side_calls=side_calls)
+        count = _write(_chosen(opened, where, sessions, odd), output, format_, side_calls, odd)
     what = {"jsonl": "trajectories", "samples": "samples"}.get(format_, "conversations")
     console.say(f"{count} {what} in {output}")
+    odd.tell()
 
 
-def _write(found: Iterator[Trajectory], output: Path, name: str, *, side_calls: bool) -> int:
+def _name(found: Trajectory) -> str:
+    return found.rollout.id if found.rollout else found.session
+
+
+def _write(found: Iterator[Trajectory], output: Path, name: str, side_calls: bool, odd: Odd) -> int:
     from orchard.trajectories.formats import atif, openai_messages, parquet, samples, whole
 
+    makes: Mapping[str, Callable[[list[Trajectory]], Iterator[Any]]] = {
+        "jsonl": whole.write, "samples": samples.write,
+        "openai": lambda one: openai_messages.write(one, side_calls=side_calls),
+        "atif": lambda one: atif.write(one, side_calls=side_calls),
+        "parquet": lambda one: parquet.rows(one, side_calls=side_calls),
+    }  # fmt: skip
+    made = (line for one in found for line in odd.of(_name(one), "written", lambda one=one: makes[name]([one])))
     if name == "parquet":
-        return parquet.write(found, output, side_calls=side_calls)
-    if name in ("jsonl", "samples"):
-        lines = (whole if name == "jsonl" else samples).write(found)
-    else:
-        lines = (openai_messages if name == "openai" else atif).write(found, side_calls=side_calls)
+        return parquet.write_rows(made, output)
     count = 0
     with output.open("w", encoding="utf-8") as file:
-        for line in lines:
+        for line in made:
             file.write(line + "\n")
             count += 1
     return count

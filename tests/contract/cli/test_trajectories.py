@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from tests.support.cli import Done, orchard
 
 from orchard.gateway import Gateway
 from orchard.rollout.toy_model import ToyModel, small_tokenizer
-from orchard.trajectories import Store
+from orchard.trajectories import CallRecord, CallTimes, SessionRecord, Store
 
 TOOL = {"type": "function", "function": {"name": "bash", "parameters": {
     "type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}}}  # fmt: skip
@@ -102,6 +104,48 @@ def test_an_export_as_parquet_and_one_in_no_format(folder: Path, run: Run, tmp_p
     refused = orchard("trajectories", "export", str(output), "--format", "yaml", "--store", str(folder), env={})
     assert refused.returncode == 2
     assert b"parquet" in refused.stderr
+
+
+ODD: list[dict[str, Any]] = [
+    {"role": "user", "content": [5, {"text": 5}]},
+    {"role": "assistant", "content": {"a": 1}, "tool_calls": [1, {"function": "ls"}]},
+    {"role": "tool", "tool_call_id": 5, "content": 5},
+]
+
+
+@pytest.mark.parametrize("name", ["jsonl", "openai", "atif", "samples", "parquet"])
+def test_one_odd_record_costs_no_other(folder: Path, tmp_path: Path, name: str) -> None:
+    if name == "parquet":
+        pytest.importorskip("pyarrow", reason="pyarrow, the extra `parquet`, is not installed")
+    store = tmp_path / "store"
+    shutil.copytree(folder, store)
+    asyncio.run(record_odd(store))
+    words = ("trajectories", "export", str(tmp_path / "out"), "--format", name, "--sessions", "--store", str(store))
+    done = orchard(*words, env={"ORCHARD_HOME": str(tmp_path)})
+    told = done.stderr.decode().splitlines()
+    if name in ("atif", "parquet"):
+        assert done.returncode == 1
+        assert told[0].startswith("error: se-odd cannot be written: ")
+        assert told[1].startswith("4 conversations")
+        assert told[2].startswith("1 left out")
+    else:
+        assert (done.returncode, len(told)) == (0, 1), done.stderr
+    shown = orchard("trajectories", "show", "se-odd", "--store", str(store), env={"ORCHARD_HOME": str(tmp_path)})
+    assert (shown.returncode, b"\xe2\x94\x80 assistant" in shown.stdout) == (0, True), shown.stderr
+
+
+async def record_odd(folder: Path) -> None:
+    """Record a session as an older gateway took it: of a harness that sent what is no conversation."""
+    with Store(folder) as store:
+        now = datetime.now(UTC)
+        await store.append(SessionRecord(session="se-odd", at=now, labels={}, budget={}, engine="toy", model="m"))
+        await store.append(
+            CallRecord(
+                id="call-odd", session="se-odd", index=0, dialect="openai.chat", streamed=False, response_id="r",
+                matched="root", purpose="agent", engine="toy", model="m", messages=ODD, sampling={},
+                answer={"role": "assistant", "content": "ok"}, finish_reason="stop", times=CallTimes(received=now),
+            )
+        )  # fmt: skip
 
 
 def test_parity_of_served_prompts(folder: Path, run: Run, tmp_path: Path) -> None:

@@ -31,22 +31,31 @@ def write(trajectories: Iterable[Trajectory], path: Path, *, side_calls: bool = 
     Raises:
         MachineUnfit: pyarrow is not installed.
     """
+    return write_rows(rows(trajectories, side_calls=side_calls), path)
+
+
+def rows(trajectories: Iterable[Trajectory], *, side_calls: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the rows of trajectories; see ``write``."""
+    return (_row(found, branch) for found, branch in conversations(trajectories, side_calls=side_calls))
+
+
+def write_rows(every: Iterator[dict[str, Any]], path: Path) -> int:
+    """Write rows; return how many there are. See ``write``."""
     try:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         hint = "pip install 'orchard-env[parquet]'"
         raise MachineUnfit("writing Parquet needs pyarrow, which is not installed", hint=hint) from error
     schema, count = _schema(arrow), 0
-    rows = (_row(found, branch) for found, branch in conversations(trajectories, side_calls=side_calls))
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        for group in _groups(rows):
+        for group in _groups(every):
             writer.write_table(arrow.Table.from_pylist(group, schema=schema))
             count += len(group)
     return count
 
 
-def _groups(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    while group := list(islice(rows, _ROWS)):
+def _groups(every: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    while group := list(islice(every, _ROWS)):
         yield group
 
 
@@ -78,9 +87,9 @@ def _row(found: Trajectory, branch: Branch) -> dict[str, Any]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    names = ("id", "name", "arguments")
+    names, answers = ("id", "name", "arguments"), message.get("tool_call_id")
     return {
         "role": str(message.get("role")), "content": text_of(message.get("content")),
-        "reasoning": reasoning_of(message) or None, "tool_call_id": message.get("tool_call_id"),
+        "reasoning": reasoning_of(message) or None, "tool_call_id": None if answers is None else str(answers),
         "tool_calls": [dict(zip(names, call, strict=True)) for call in tool_calls(message)],
     }  # fmt: skip
