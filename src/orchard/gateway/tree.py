@@ -25,9 +25,7 @@ class _Step:
 
     raw: bytes
     key: bytes
-    reasoning: str
-    by_ids: bytes | None
-    """See ``Mark.by_ids``."""
+    mark: Mark
 
 
 @dataclass(frozen=True)
@@ -90,28 +88,28 @@ class _Node:
     answers: list[_Known] = field(default_factory=list[_Known])
     """The calls whose conversation ends here."""
     children: dict[bytes, dict[str, _Node]] = field(default_factory=dict[bytes, "dict[str, _Node]"])
-    by_ids: dict[bytes, _Node] = field(default_factory=dict[bytes, "_Node"])
+    by_ids: dict[bytes, list[tuple[Mark, _Node]]] = field(default_factory=dict[bytes, "list[tuple[Mark, _Node]]"])
     """Those children that call tools, by the ids of the calls."""
 
     def child(self, step: _Step) -> _Node | None:
         """Return the next message's node.
 
-        One that comes back without its reasoning is still the same, and so is an answer of ours whose tool calls have
-        its ids and other arguments.
+        One that comes back without its reasoning is still the same, and so is an answer of ours as a harness is known
+        to rewrite it (``Mark.may_return_as``).
         """
         variants = self.children.get(step.key)
-        if variants and (found := variants.get(step.reasoning)) is not None:
+        if variants and (found := variants.get(step.mark.reasoning)) is not None:
             return found
-        if variants and not step.reasoning:
+        if variants and not step.mark.reasoning:
             return next(reversed(variants.values()))
-        told = self.by_ids.get(step.by_ids) if step.by_ids is not None else None
-        return told if told is not None and told.answers else None
+        told = self.by_ids.get(step.mark.by_ids, ()) if step.mark.by_ids is not None else ()
+        return next((node for own, node in told if node.answers and own.may_return_as(step.mark)), None)
 
     def grow(self, step: _Step, known: _Known) -> _Node:
         """Add and return the node of a next message that ``child`` does not find."""
-        node = self.children.setdefault(step.key, {})[step.reasoning] = _Node(known)
-        if step.by_ids is not None:
-            self.by_ids[step.by_ids] = node
+        node = self.children.setdefault(step.key, {})[step.mark.reasoning] = _Node(known)
+        if step.mark.by_ids is not None:
+            self.by_ids.setdefault(step.mark.by_ids, []).append((step.mark, node))
         return node
 
     def answer(self, last: bytes, tools_hash: str | None) -> _Known | None:
@@ -215,10 +213,7 @@ class CallTree:
             if raw not in self._marks:
                 self._marks[raw] = mark(message)
             marks.append(self._marks[raw])
-        steps = [
-            _Step(raw, key, one.reasoning, one.by_ids)
-            for raw, key, one in zip(raws, rank_keys(marks), marks, strict=True)
-        ]
+        steps = [_Step(raw, key, one) for raw, key, one in zip(raws, rank_keys(marks), marks, strict=True)]
         order = tuple(canonical_order(marks))
         return _Trail(b"".join(raws), order, [steps[at] for at in order])
 

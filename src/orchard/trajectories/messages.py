@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ Message = dict[str, Any]
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _IGNORED = frozenset({"cache_control", "refusal", "annotations", "audio", "function_call", "provider_specific_fields"})
 """Ignored where they are empty; a value in one of them counts."""
+_CHANGE_FOLDER = re.compile(r"cd [^\s;&|]+ && ")
+_LINE_END = re.compile(r"[ \t]+$", re.MULTILINE)
+_TEXTS = ("text", "input_text", "output_text")
+PARTS = "\n"
+"""Stands between parts of text that are read as one text, as servers do it: for matching and rendering alike."""
 _ALWAYS_IGNORED = frozenset({"cache_control", "provider_specific_fields"})
 
 
@@ -47,16 +53,32 @@ class Mark:
     forms: tuple[int, ...]
     """Hashes of what does not count, by kind, in the order of ``_FORMS``."""
     by_ids: bytes | None = None
-    """Digest of its normal form with the ids of its tool calls and without their arguments; None where it calls none.
+    """Digest of its normal form with ids of tool calls instead of their arguments; None where it calls none."""
+    arguments: tuple[Mapping[str, tuple[bytes, ...]], ...] = ()
+    """Of each tool call: by name the digests under which an argument may come back, its own first."""
+    unsaid: tuple[frozenset[str], ...] = ()
+    """Of each tool call: names of the arguments that say nothing, as defaults do."""
 
-    For Claude Code, which rewrites what the model asked for before it sends it back: a default is filled in, a ``cd``
-    to where it is anyway is taken away.
-    """
+    def may_return_as(self, given: Mark) -> bool:
+        """Return whether ``given`` is this answer as Claude Code rewrites it.
+
+        Seen: arguments that say nothing are filled in, the ``cd`` that begins a command is taken away, blanks at the
+        ends of lines are dropped. All else that differs is another answer.
+        """
+        if self.by_ids is None or self.by_ids != given.by_ids or given.reasoning not in ("", self.reasoning):
+            return False
+        return all(
+            one.keys() <= two.keys()
+            and two.keys() - one.keys() <= unsaid
+            and all(two[key][0] in one[key] for key in one)
+            for one, two, unsaid in zip(self.arguments, given.arguments, given.unsaid, strict=True)
+        )
 
 
 def mark(message: Mapping[str, Any]) -> Mark:
     """Return the mark of a message."""
     answers, form = message.get("tool_call_id"), _form(message)
+    arguments = [_named(call["arguments"]) for call in form.get("tool_calls", ())]
     return Mark(
         digest=_digest(form),
         calls=tuple(str(call.get("id")) for call in _dicts(message.get("tool_calls"))),
@@ -64,7 +86,33 @@ def mark(message: Mapping[str, Any]) -> Mark:
         reasoning=reasoning_of(message),
         forms=tuple(hash(_text(kind(message))) for kind in _FORMS.values()),
         by_ids=_by_ids(form, _dicts(message.get("tool_calls"))),
+        arguments=tuple({key: _returns(key, value) for key, value in one.items()} for one in arguments),
+        unsaid=tuple(frozenset(key for key, value in one.items() if not value) for one in arguments),
     )
+
+
+def _named(arguments: Any) -> Message:
+    """Arguments that are no object stand for themselves."""
+    return cast("Message", arguments) if isinstance(arguments, dict) else {"": [arguments]}
+
+
+def _returns(name: str, value: Any) -> tuple[bytes, ...]:
+    """Return digests of the forms in which an argument may come back, its own first."""
+    forms = [value]
+    if name == "command" and isinstance(value, str) and (found := _CHANGE_FOLDER.match(value)):
+        forms.append(value[found.end() :])
+    return tuple(dict.fromkeys(_digest(one) for form in forms for one in (form, _without_line_ends(form))))
+
+
+def _without_line_ends(value: Any) -> Any:
+    """Return a value whose texts have no blanks at the ends of their lines."""
+    if isinstance(value, str):
+        return _LINE_END.sub("", value)
+    if isinstance(value, list):
+        return [_without_line_ends(one) for one in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: _without_line_ends(one) for key, one in cast("Message", value).items()}
+    return value
 
 
 def _by_ids(form: Message, calls: list[Message]) -> bytes | None:
@@ -76,7 +124,7 @@ def _by_ids(form: Message, calls: list[Message]) -> bytes | None:
     )
 
 
-def _digest(form: Message) -> bytes:
+def _digest(form: object) -> bytes:
     return hashlib.blake2b(_text(form).encode(), digest_size=16).digest()
 
 
@@ -180,22 +228,23 @@ def _content_form(content: Any) -> Any:
         return content or ""
     parts: list[Any] = []
     for part in cast("list[Any]", content):
-        text = _text_of(part)
+        text = text_of_part(part)
         if text is None:
             parts.append(_without_marks(part))
         elif parts and isinstance(parts[-1], str):
-            parts[-1] += text
-        elif text:
+            parts[-1] += PARTS + text
+        else:
             parts.append(text)
     return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
 
 
-def _text_of(part: Any) -> str | None:
+def text_of_part(part: Any) -> str | None:
+    """Return the text of a part of a content; None where it is of another kind."""
     if isinstance(part, str):
         return part
     if isinstance(part, dict):
         known = cast("Message", part)
-        if known.get("type") == "text" and isinstance(known.get("text"), str):
+        if known.get("type") in _TEXTS and isinstance(known.get("text"), str):
             return str(known["text"])
     return None
 
@@ -231,7 +280,7 @@ def _shape(message: Mapping[str, Any]) -> Any:
     content: Any = message.get("content")
     if not content or not isinstance(content, list):
         return "text"
-    texts = [_text_of(part) for part in cast("list[Any]", content)]
+    texts = [text_of_part(part) for part in cast("list[Any]", content)]
     return [None if text is None else len(text) for text in texts]
 
 

@@ -5,6 +5,7 @@ from copy import deepcopy
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -219,6 +220,48 @@ def test_arguments_that_a_harness_rewrites_are_the_same_by_the_ids_of_the_calls(
     renamed["tool_calls"][0]["id"] = "another"
     assert session.call([*start, renamed], assistant("y")).matched == "forked"
     assert text(session.trajectory().prompt("call-1")) == text(history)
+
+
+SAID = {"command": "cd /testbed && sh test.sh", "text": "a  \nb\t\n", "all": True, "edits": [{"new": "x "}]}
+REWRITTEN: list[Any] = [  # what may come back of it, and what is another answer
+    ({"replace": False, "limit": None, "env": {}}, True),
+    ({"command": "sh test.sh"}, True),
+    ({"text": "a\nb\n", "edits": [{"new": "x"}]}, True),
+    ({"command": "sh test.sh", "text": "a\nb\n", "replace": False}, True),
+    ({"command": "echo COMPLETELY DIFFERENT"}, False),
+    ({"command": "cd /other && sh test.sh"}, False),
+    ({"command": "cd /testbed && sh test.sh "}, False),
+    ({"text": "a  \nb\t\n\n"}, False),
+    ({"all": False}, False),
+    ({"all": 1}, False),
+    ({"replace": True}, False),
+    ({"edits": []}, False),
+]
+
+
+@pytest.mark.parametrize(("change", "same"), REWRITTEN)
+def test_only_what_a_harness_is_known_to_rewrite_is_the_same_by_ids(change: dict[str, Any], same: bool) -> None:
+    start = [{"role": "user", "content": "u"}]
+    answer, back, less = (assistant("I look.", 2, "why") for _ in range(3))
+    for form, arguments in ((answer, SAID), (back, {**SAID, **change}), (less, {"command": SAID["command"]})):
+        form["tool_calls"][0]["function"]["arguments"] = json.dumps(arguments)
+    other = {**back, "reasoning_content": "because"}
+    for form, known in ((back, same), (echo(back, "bare"), same), (other, False), (less, False)):
+        session = Recorded()
+        session.call(start, answer)
+        record = session.call([*start, form, *answers_to(form, "out")], assistant("end"))
+        assert (record.matched, record.kept_messages) == (("extends", 2) if known else ("forked", 1))
+        assert ("arguments_rewritten" in record.normalised) == known
+
+
+def test_a_command_that_gets_a_folder_to_run_in_is_another_one() -> None:
+    session, start = Recorded(), [{"role": "user", "content": "u"}]
+    answer = assistant("", 1)
+    answer["tool_calls"][0]["function"]["arguments"] = '{"command": "ls"}'
+    session.call(start, answer)
+    back = deepcopy(answer)
+    back["tool_calls"][0]["function"]["arguments"] = '{"command": "cd /etc && ls"}'
+    assert session.call([*start, back], assistant("x")).kept_messages == 1
 
 
 def test_swapped_results_are_another_prompt() -> None:

@@ -18,9 +18,10 @@ def call(arguments: str, name: str = "f", call_id: str = "c1") -> Message:
 
 
 TEXT = {"role": "user", "content": "hello world"}
+PARTS = {"role": "user", "content": [{"type": "text", "text": "hello"}, {"type": "input_text", "text": "world"}]}
 SAME: list[tuple[Message, Message]] = [
     (TEXT, {"role": "user", "content": [{"type": "text", "text": "hello world"}]}),
-    (TEXT, {"role": "user", "content": [{"type": "text", "text": "hello "}, {"type": "text", "text": "world"}]}),
+    ({"role": "user", "content": "hello\nworld"}, PARTS),
     (TEXT, {"role": "user", "content": [{"type": "text", "text": "hello world", "cache_control": {"type": "x"}}]}),
     ({"role": "assistant", "content": None}, {"role": "assistant", "content": ""}),
     ({"role": "assistant", "content": []}, {"role": "assistant"}),
@@ -35,6 +36,7 @@ SAME: list[tuple[Message, Message]] = [
 DIFFERENT: list[tuple[Message, Message, str]] = [
     (TEXT, {"role": "system", "content": "hello world"}, "role"),
     (TEXT, {"role": "user", "content": "hello  world"}, "content differs at character 6"),
+    ({"role": "user", "content": "helloworld"}, PARTS, "content"),
     ({"role": "assistant", "content": "x", "refusal": "no"}, {"role": "assistant", "content": "x"}, "refusal"),
     (call('{"a": 1}'), call('{"a": true}'), "tool_calls"),
     (call('{"a": 1}'), call('{"a": 1}', name="g"), "tool_calls"),

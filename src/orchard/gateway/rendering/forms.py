@@ -8,10 +8,9 @@ from contextlib import suppress
 from typing import Any, cast
 
 from orchard.gateway.errors import EngineRefused
-from orchard.trajectories.messages import Message, reasoning_of
+from orchard.trajectories.messages import PARTS, Message, reasoning_of, text_of_part
 
 _REASONING = ("reasoning", "thinking")
-_TEXTS = ("text", "input_text", "output_text")
 
 
 def prepared(messages: Sequence[Message], *, developer: bool = False) -> list[Message]:
@@ -40,21 +39,19 @@ def _prepared(message: Message, *, developer: bool) -> Message:
 
 
 def _text(content: Any) -> str:
-    """Parts of text are joined by new lines, as servers do."""
+    """See ``PARTS``."""
     if content is None or isinstance(content, str):
         return content or ""
     parts = cast("list[Any]", content) if isinstance(content, list) else [content]
-    return "\n".join(_part(part) for part in parts)
+    return PARTS.join(_part(part) for part in parts)
 
 
 def _part(part: Any) -> str:
-    if isinstance(part, str):
-        return part
-    known = cast("Message", part) if isinstance(part, dict) else {}
-    kind = known.get("type")
-    if kind not in _TEXTS or not isinstance(known.get("text"), str):
+    text = text_of_part(part)
+    if text is None:
+        kind = cast("Message", part).get("type") if isinstance(part, dict) else None
         raise EngineRefused(f"a message holds a part of type {kind!r}, and this model reads text only")
-    return str(known["text"])
+    return text
 
 
 def _call(call: Message) -> Message:
