@@ -46,6 +46,16 @@ class EngineRequest:
 
 
 @dataclass(frozen=True)
+class Answering:
+    """Who answers this call, where the engine that was asked stands for others; yielded before all else."""
+
+    engine: str
+    """Its name, for the record."""
+    replayed: str | None = None
+    """Id of the recorded call whose answer it is."""
+
+
+@dataclass(frozen=True)
 class Prompted:
     """The prompt's ids as they were made here; yielded before any delta, so that a cut answer's record has them."""
 
@@ -56,6 +66,8 @@ class Prompted:
     """How many ids at its head are recorded ones."""
     prefix: Prefix | None = None
     """The request's, if it is these recorded ids."""
+    dropped: Sequence[str] = ()
+    """Parameters of the request that the engine has no use for, by name."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,7 @@ class Final:
         return replace(self, prompt_ids=None, sampled_ids=None, logprobs=None, spans=(), masked=(), routed_experts=None)
 
 
-Part = Prompted | Tokens | Delta | Final
+Part = Answering | Prompted | Tokens | Delta | Final
 """``Tokens``: the next sampled ids, where the engine tells them as it goes; so a cut answer's record has them."""
 
 
@@ -194,13 +206,22 @@ def plain(part: Part) -> Part:
     """Return what an engine yielded as every harness and every reader of records can take it.
 
     Raises:
-        EngineRefused: see ``as_text``.
+        EngineRefused: see ``as_text``; or not each sampled id has its log-probability.
     """
-    if isinstance(part, Prompted | Tokens):
+    if isinstance(part, Tokens):
+        _paired(part.ids, part.logprobs)
+    if isinstance(part, Answering | Prompted | Tokens):
         return part
     if isinstance(part, Delta):
         return replace(part, delta=carried(as_text(part.delta)), logprobs=carried(part.logprobs))
+    if part.sampled_ids is not None and part.logprobs is not None:
+        _paired(part.sampled_ids, part.logprobs)
     return replace(part, message=carried(as_text(part.message)), raw_logprobs=carried(part.raw_logprobs))
+
+
+def _paired(ids: list[int], logprobs: list[float]) -> None:
+    if len(ids) != len(logprobs):
+        raise EngineRefused(f"the engine tells {len(logprobs)} log-probabilities for {len(ids)} ids: no sample is made")
 
 
 def _joined(parts: list[Any], message: Message) -> Message:

@@ -59,7 +59,7 @@ class TokenExact:
         forced = self.renderer.encode(head) if head else []
         ids = [*prompted.ids, *forced]
         sampling = wanted.within(self._max_tokens, self._room(len(ids)))
-        yield prompted
+        yield replace(prompted, dropped=wanted.dropped)
         tools = () if wanted.no_calls else request.tools
         reader = self.renderer.reader(prompted.ids, tools, skip=head, stop=wanted.stop)
         answer = _Answer(reader, bool(wanted.stop))

@@ -17,7 +17,7 @@ from orchard.core.ids import new_id
 from orchard.core.retry import Patience
 from orchard.core.tasks import finish
 from orchard.gateway.dialects.base import Dialect, ModelRequest
-from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, Prompted, plain
+from orchard.gateway.engine import Answering, Assembly, Delta, EngineRequest, Final, Prompted, plain
 from orchard.gateway.errors import EngineUnavailable, told_code
 from orchard.gateway.recording import Draft
 from orchard.gateway.tokens import Tokens
@@ -154,7 +154,7 @@ class Exchange:
                 if isinstance(part, Final):
                     draft.time(engine_end=datetime.now(UTC))
                     return part
-                if isinstance(part, Prompted | Tokens):
+                if isinstance(part, Answering | Prompted | Tokens):
                     draft.take(part)
                     continue
                 draft.begun()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchard.core.errors import OrchardError
 from orchard.core.ids import new_id
 from orchard.gateway.dialects.base import ModelRequest
-from orchard.gateway.engine import Final, Prompted
+from orchard.gateway.engine import Answering, Final, Prompted
 from orchard.gateway.purpose import Purposes
 from orchard.gateway.sampling import for_training, mask_reason
 from orchard.gateway.tokens import Tokens
@@ -79,15 +79,18 @@ class Draft:
     recorded_ids: tuple[int, list[int]] | None = None
     """How many ids the prompt keeps of its parent's, and the rest of it with the answer's; once it is recorded."""
     _times: CallTimes = field(default_factory=lambda: CallTimes(received=datetime.now(UTC)))
+    _answering: Answering | None = None
     _prompted: Prompted | None = None
     _ids: list[int] = field(default_factory=list[int])
     _logprobs: list[float] = field(default_factory=list[float])
     _version: str | None = None
     """Of the weights that sampled the last of them."""
 
-    def take(self, part: Prompted | Tokens) -> None:
-        """Take what the engine tells of ids as it goes."""
-        if isinstance(part, Prompted):
+    def take(self, part: Answering | Prompted | Tokens) -> None:
+        """Take what the engine tells of itself, and of ids as it goes."""
+        if isinstance(part, Answering):
+            self._answering = part
+        elif isinstance(part, Prompted):
             self._prompted = part
         else:
             self.begun()
@@ -97,7 +100,7 @@ class Draft:
 
     def begin_again(self) -> None:
         """Forget what an engine sampled that then went away."""
-        self._prompted = None
+        self._prompted = self._answering = None
         self._ids, self._logprobs, self._version = [], [], None
 
     def begun(self) -> None:
@@ -116,12 +119,13 @@ class Draft:
             prompt = self._prompted.ids
         sampled = final.sampled_ids if final.sampled_ids is not None else self._ids or None
         logprobs = final.logprobs if final.logprobs is not None else self._logprobs or None
+        sampling = {**self.params, **(final.sampling or {})}
         return self._record(
             model=final.model or self.session.model or self.asked.model,
             policy_version=final.policy_version or self.session.engine.policy_version,
             sampling=self.params if final.sampling is None else final.sampling,
             answer=final.message, finish_reason=final.finish_reason, usage=final.usage, spans=list(final.spans),
-            routed_experts=final.routed_experts, **self._exact(prompt, sampled, logprobs, final.masked),
+            routed_experts=final.routed_experts, **self._exact(prompt, sampled, logprobs, sampling, final.masked),
         )  # fmt: skip
 
     def unanswered(self, partial: Message | None, error: OrchardError | None) -> CallRecord:
@@ -134,15 +138,19 @@ class Draft:
             sampling=self.params, answer=partial, status="aborted" if begun else "error",
             error=str(error), error_code=error.code if error else None,
             usage=Usage(prompt_tokens=len(prompt or ()) if self._ids else 0, completion_tokens=len(self._ids)),
-            **self._exact(prompt, self._ids or None, self._logprobs or None),
+            **self._exact(prompt, self._ids or None, self._logprobs or None, self.params),
         )  # fmt: skip
 
     def _record(self, **facts: Any) -> CallRecord:
-        placed = self.placed
+        placed, known = self.placed, dict(self.known)
+        if self._prompted is not None and self._prompted.dropped:
+            known = {**known, "dropped": [*known["dropped"], *self._prompted.dropped]}
+        if self._answering is not None:
+            known = {**known, "engine": self._answering.engine, "replayed": self._answering.replayed}
         return CallRecord(
             id=self.id, times=self._times, parent=placed.parent, matched=placed.matched, normalised=placed.normalised,
             kept_messages=placed.kept_messages, edits=placed.edits, messages=placed.messages,
-            tools=self.recorder.unwritten(self.asked, self.known["tools_hash"]), **self.known, **facts,
+            tools=self.recorder.unwritten(self.asked, self.known["tools_hash"]), **known, **facts,
         )  # fmt: skip
 
     def _exact(
@@ -150,11 +158,14 @@ class Draft:
         prompt: Sequence[int] | None,
         sampled: list[int] | None,
         logprobs: list[float] | None,
+        params: Mapping[str, Any],
         masked: Sequence[MaskedSpan] = (),
     ) -> dict[str, Any]:
         """Return the fields about ids; those that the parent's record holds are not stored again."""
         facts: dict[str, Any] = {"sampled_ids": sampled, "logprobs": logprobs, "masked": list(masked)}
-        if sampled and (reason := mask_reason(self.asked.params)) is not None:
+        dropped = self._prompted.dropped if self._prompted is not None else ()
+        reason = mask_reason({name: value for name, value in params.items() if name not in dropped})
+        if sampled and reason is not None and reason not in {span.reason for span in masked}:
             facts["masked"].append(MaskedSpan(reason=reason, start=0, end=len(sampled)))
         if self._prompted is not None:
             made = self._prompted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -12,29 +12,69 @@ from orchard.gateway.tokens import Sampling
 
 _DISTORTING: Mapping[str, Any] = {
     "top_p": 1, "top_k": (0, -1), "min_p": 0, "typical_p": 1, "presence_penalty": 0, "frequency_penalty": 0,
-    "repetition_penalty": 1, "logit_bias": {},
+    "repetition_penalty": 1,
 }  # fmt: skip
+_CONSTRAINING: Mapping[str, Any] = {
+    "logit_bias": {}, "min_tokens": 0, "ignore_eos": False, "bad_words": [], "allowed_token_ids": [],
+    "guided_json": None, "guided_regex": None, "guided_grammar": None, "guided_choice": [],
+    "structured_outputs": None,
+}  # fmt: skip
+"""Parameters that forbid some ids: what they let through was not drawn freely. And the values that forbid none."""
+_BENDING: Mapping[str, Any] = {**_DISTORTING, **_CONSTRAINING}
 """Parameters by which the sampled distribution is no longer the model's, and the values that leave it alone."""
+_READ = frozenset(_DISTORTING) - {"typical_p"} | {
+    "max_tokens", "max_completion_tokens", "temperature", "logit_bias", "seed", "stop", "response_format",
+    "tool_choice", "chat_template_kwargs",
+}  # fmt: skip
+"""Parameters that ``asked`` reads."""
+_PROMISING = frozenset(
+    ("guided_json", "guided_regex", "guided_grammar", "guided_choice", "structured_outputs", "allowed_token_ids",
+     "bad_words")
+)  # fmt: skip
+"""Parameters on whose effect whoever reads the answer counts: they are never left aside in silence."""
 
 
 def for_training(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the parameters without those that change the distribution, and those left out."""
-    left_out = {key: value for key, value in params.items() if key in _DISTORTING and not _harmless(key, value)}
+    left_out = {key: value for key, value in params.items() if key in _BENDING and not _harmless(key, value)}
     return {key: value for key, value in params.items() if key not in left_out}, left_out
 
 
 def _harmless(name: str, value: Any) -> bool:
-    neutral = _DISTORTING[name]
+    neutral = _BENDING[name]
     return value is None or (value in neutral if isinstance(neutral, tuple) else value == neutral)
 
 
 def mask_reason(params: Mapping[str, Any]) -> str | None:
-    """Return why an answer to these parameters is not drawn freely: ``tool_choice``, ``response_format``, or None."""
+    """Return the parameter for which an answer is not drawn freely: ``tool_choice``, ``guided_json`` …, or None."""
     if params.get("tool_choice") not in (None, "auto", "none"):
         return "tool_choice"
     form: Any = params.get("response_format")
     kind = cast("dict[str, Any]", form).get("type") if isinstance(form, dict) else None
-    return "response_format" if kind not in (None, "text") else None
+    if kind not in (None, "text"):
+        return "response_format"
+    return next((name for name in _CONSTRAINING if not _harmless(name, params.get(name))), None)
+
+
+def check_tool_choice(choice: Any, tools: Sequence[Mapping[str, Any]]) -> None:
+    """See that a request in the common form chooses among the tools that it has.
+
+    Raises:
+        InvalidArgument: it forces one that is not there, or is of a form that chat completions do not have.
+    """
+    if choice in (None, "auto", "none"):
+        return
+    function: Any = cast("dict[str, Any]", choice).get("function") if isinstance(choice, dict) else None
+    name: Any = cast("dict[str, Any]", function).get("name") if isinstance(function, dict) else None
+    if choice != "required" and not isinstance(name, str):
+        raise InvalidArgument(
+            "tool_choice must be auto, none, required, or name a function of tools", field="tool_choice"
+        )
+    names = [cast("Mapping[str, Any]", tool.get("function") or tool).get("name") for tool in tools]
+    if not names or (choice != "required" and name not in names):
+        raise InvalidArgument(
+            f"tool_choice forces {name or 'a tool'!r}, and tools has no such one", field="tool_choice"
+        )
 
 
 @dataclass(frozen=True)
@@ -51,6 +91,8 @@ class Asked:
     """Whether none may be called."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """For the chat template."""
+    dropped: tuple[str, ...] = ()
+    """Parameters that no engine of tokens has a use for, by name."""
 
     def within(self, most: int | None, room: int | None) -> Sampling:
         """Return the sampling with an answer's length bounded.
@@ -99,7 +141,18 @@ def asked(params: Mapping[str, Any], stop_ids: tuple[int, ...]) -> Asked:
         sampling, stop=_stops(params.get("stop")),
         forced=choice == "required" or bool(named), forced_tool=tool if isinstance(tool, str) else None,
         no_calls=choice == "none", options=_object(params.get("chat_template_kwargs"), "chat_template_kwargs"),
+        dropped=_unread(params),
     )  # fmt: skip
+
+
+def _unread(params: Mapping[str, Any]) -> tuple[str, ...]:
+    unread = [name for name in params if name not in _READ]
+    for name in unread:
+        if name in _PROMISING and not _harmless(name, params[name]):
+            raise InvalidArgument(
+                f"an engine of tokens does not know {name}: use response_format, or leave it out", field=name
+            )
+    return tuple(name for name in unread if params[name] not in (None, False, "", [], {}) and name not in _PROMISING)
 
 
 def _number(params: Mapping[str, Any], name: str, default: float, *, low: float, high: float = math.inf) -> float:

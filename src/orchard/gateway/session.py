@@ -17,6 +17,7 @@ from orchard.gateway.engine import Engine
 from orchard.gateway.errors import BudgetExceeded
 from orchard.gateway.exchange import Exchange
 from orchard.gateway.recording import Recorder
+from orchard.gateway.sampling import check_tool_choice
 from orchard.trajectories import RefusalRecord, RetryRecord, Store, Usage
 
 
@@ -140,7 +141,9 @@ class Session:
 
         Raises:
             BudgetExceeded: turns, tokens or seconds are used up.
+            InvalidArgument: its ``tool_choice`` chooses no tool that it has.
         """
+        check_tool_choice(asked.params.get("tool_choice"), asked.tools)
         self._check_budget()
         turn = self.state.turns + len(self._running)
         exchange = Exchange(self, asked, dialect, turn)

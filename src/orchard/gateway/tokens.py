@@ -7,7 +7,7 @@ an ``Engine`` of one and a ``Renderer``: the gateway's recorded ids are the pref
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -37,6 +37,14 @@ class Sampling:
     grammar: Mapping[str, Any] | None = None
     """``{"json": SCHEMA}`` or ``{"json_object": True}``: the answer must be such JSON. An engine without grammars
     refuses it (``EngineRefused``)."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether ids are drawn from the model's own distribution; at temperature 0 nothing is drawn."""
+        temperature = self.temperature or 1.0
+        return (
+            replace(self, max_tokens=None, seed=None, stop_ids=(), grammar=None, temperature=temperature) == Sampling()
+        )
 
     def facts(self) -> dict[str, Any]:
         """Return what is recorded of it: everything but the ids at which any answer ends, and what is not set."""

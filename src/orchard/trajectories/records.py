@@ -94,6 +94,9 @@ class CallRecord(Record):
     streamed: bool = False
     model: str
     engine: str
+    """What answered; of a call that was handed over, the one that it was handed to."""
+    replayed: str | None = None
+    """The recorded call (of another session) whose answer this is: its ids are context, and not trained again."""
     policy_version: str | None = None
     kept_messages: int = 0
     """How many messages of the parent's conversation (its prompt and its answer) this prompt keeps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from orchard.core.errors import InvalidArgument
 from orchard.trajectories.records import WORK, CallRecord, PolicySpan
 from orchard.trajectories.trajectory import Trajectory
 
@@ -27,6 +28,11 @@ class Sample:
 
     def add(self, prompt: Sequence[int], call: CallRecord, *, train: bool) -> None:
         """Append what ``prompt`` has beyond ``ids``, then what the call sampled."""
+        if call.logprobs is not None and len(call.logprobs) != len(call.sampled_ids or []):
+            raise InvalidArgument(
+                f"call {call.id} has {len(call.logprobs)} log-probabilities for {len(call.sampled_ids or [])} sampled "
+                "ids: it makes no sample; leave it out", field="logprobs",
+            )  # fmt: skip
         fresh, sampled = prompt[len(self.ids) :], call.sampled_ids or []
         start = len(self.ids) + len(fresh)
         free = [train] * len(sampled)
@@ -47,16 +53,24 @@ def _spans(call: CallRecord) -> Sequence[PolicySpan]:
     return [PolicySpan(version=call.policy_version, start=0, end=len(call.sampled_ids or []))]
 
 
-def to_samples(trajectory: Trajectory, *, weight: float = 1.0, purposes: Collection[str] | None = WORK) -> list[Sample]:
+def to_samples(
+    trajectory: Trajectory, *, weight: float = 1.0, purposes: Collection[str] | None = WORK, replayed: bool = False
+) -> list[Sample]:
     """Return the samples of the session that counts; calls without token ids give none.
 
     A call whose prompt does not begin with the ids so far (a context that was edited or rendered anew) begins another
     sample. A call on several branches is trained in the first.
 
+    What was replayed from another session is context, and its ids have mask False: that session trains them.
+
     Args:
         trajectory: what was recorded.
         weight: of each sample.
         purposes: which calls are trained; None: all. The others stay what a later prompt holds of them.
+        replayed: train replayed answers too, each recorded one once.
+
+    Raises:
+        InvalidArgument: a record has not one log-probability for each sampled id.
     """
     found: list[Sample] = []
     trained: set[str] = set()
@@ -72,6 +86,7 @@ def to_samples(trajectory: Trajectory, *, weight: float = 1.0, purposes: Collect
             if current is None or prompt[: len(current.ids)] != current.ids:
                 current = Sample(weight=weight)
                 found.append(current)
-            current.add(prompt, call, train=call.id not in trained)
-            trained.add(call.id)
+            source = call.replayed or call.id
+            current.add(prompt, call, train=source not in trained and (replayed or call.replayed is None))
+            trained.add(source)
     return [sample for sample in found if any(sample.mask)]

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -10,10 +12,12 @@ import pytest
 from aiohttp import web
 from tests.contract.gateway.conftest import END_CHUNK, USER, ModelServer, client_of, events, status, text_chunk, whole
 
-from orchard.core.errors import RateLimited
+from orchard.core.errors import InvalidArgument, RateLimited
 from orchard.gateway import (
+    Delta,
     EngineRequest,
     EngineUnavailable,
+    Final,
     Gateway,
     GatewayConfig,
     OpenAIEngine,
@@ -21,7 +25,7 @@ from orchard.gateway import (
     ScriptEngine,
     bash_step,
 )
-from orchard.trajectories import Store
+from orchard.trajectories import Store, Usage, to_samples
 
 QUICK = GatewayConfig(hold_seconds=1.0, keep_alive_seconds=0.05, header_grace_seconds=0.05)
 
@@ -80,6 +84,56 @@ async def test_token_ids_are_recorded_where_they_are_given(
     assert model_server.bodies[0]["return_token_ids"] is True
     (call,) = store.session(session.id).calls
     assert (call.prompt_ids, call.sampled_ids, call.logprobs) == ([1, 2], [5, 6], [-0.25, -9999.0])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("logprobs", [[-0.1, -0.2], []])
+async def test_ids_without_their_log_probabilities_make_no_sample(
+    store: Store, model_server: ModelServer, logprobs: list[float], stream: bool
+) -> None:
+    told = {"token_ids": [10, 11, 12], "logprobs": {"content": [{"logprob": one} for one in logprobs]}}
+    model_server.replies = [
+        events([text_chunk("ok", **told), END_CHUNK]) if stream else whole("ok", choice=told, prompt_token_ids=[1])
+        for _ in range(2)
+    ]
+    engines = {
+        "ids": OpenAIEngine(model_server.url, token_ids=True, stream=stream),
+        "text": OpenAIEngine(model_server.url, stream=stream),
+    }
+    async with Gateway(store, engines) as gateway:
+        ids, text = [await gateway.open_session(engine=name, model="m") for name in engines]
+        async with client_of(ids) as client:
+            with pytest.raises(openai.BadRequestError, match="token_ids"):
+                await client.chat.completions.create(model="m", messages=USER)
+        async with client_of(text) as client:
+            await client.chat.completions.create(model="m", messages=USER)
+    (call,) = store.session(text.id).calls
+    assert (call.status, call.prompt_ids, call.sampled_ids) == ("ok", None, None)
+    (refused,) = store.session(ids.id).calls
+    assert (refused.error_code, refused.sampled_ids) == ("engine_refused", None)
+    assert to_samples(store.session(ids.id)) == to_samples(store.session(text.id)) == []
+
+
+async def test_an_engine_that_tells_ids_askew_is_refused(store: Store) -> None:
+    class Askew:
+        name, policy_version = "askew", None
+
+        async def complete(self, request: EngineRequest) -> AsyncGenerator[Delta | Final]:
+            yield Final({"role": "assistant", "content": "x"}, "stop", Usage(), prompt_ids=[1], sampled_ids=[2, 3],
+                        logprobs=[-1.0])  # fmt: skip
+
+        async def close(self) -> None: ...
+
+    async with Gateway(store, {"a": Askew()}) as gateway:
+        session = await gateway.open_session()
+        async with client_of(session) as client:
+            with pytest.raises(openai.BadRequestError, match="1 log-probabilities for 2 ids"):
+                await client.chat.completions.create(model="m", messages=USER)
+    (call,) = store.session(session.id).calls
+    assert (call.status, call.sampled_ids) == ("error", None)
+    calls = [call.model_copy(update={"status": "ok", "prompt_ids": [1], "sampled_ids": [2, 3], "logprobs": [-1.0]})]
+    with pytest.raises(InvalidArgument, match="1 log-probabilities for 2 sampled ids"):
+        to_samples(replace(store.session(session.id), calls=calls))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -269,7 +323,7 @@ async def test_replay_and_hand_over(store: Store) -> None:
     assert "message 5 (user)" in caught.value.message
     assert "'output 1'" in caught.value.message
     assert "'altered output'" in caught.value.message
-    assert [c.engine for c in store.session(branched.id).calls] == ["replay"] * 4
+    assert [c.engine for c in store.session(branched.id).calls] == ["replay"] * 2 + ["script"] * 2
 
 
 async def test_sixty_four_sessions_at_once(store: Store) -> None:

@@ -58,7 +58,46 @@ async def test_a_live_engine_goes_on_from_the_recorded_ids(store: Store) -> None
     assert "Thought 1." in QWEN3.text(prompt)  # which the harness never sent
     (sample,) = to_samples(branched)
     assert sample.calls == [call.id for call in branched.calls]
+    own = len(live.sampled_ids or []) + len(branched.calls[3].sampled_ids or [])
+    assert sum(sample.mask) == own  # what was replayed is context
+    assert not any(sample.mask[: len(prompt)])
+    (again,) = to_samples(branched, replayed=True)
+    assert sum(again.mask) == sum(len(call.sampled_ids or []) for call in branched.calls)
+    assert [(call.engine, call.replayed) for call in branched.calls] == [
+        ("replay", recorded.calls[0].id), ("replay", recorded.calls[1].id), ("script", None), ("script", None),
+    ]  # fmt: skip
     assert [call.policy_version for call in branched.calls] == ["0", "0", "1", "1"]
+
+
+async def test_a_recorded_answer_that_is_asked_for_twice_is_trained_once(store: Store) -> None:
+    recorded = store.session((await talk(store, exact(STEPS, "0"), 2)).id)
+    async with Gateway(store, {"e": ReplayEngine(recorded)}) as gateway:
+        session = await gateway.open_session()
+        async with client_of(session) as client:
+            for _ in range(2):
+                prompt: Any = recorded.prompt(recorded.calls[0].id)
+                await client.chat.completions.create(model="m", messages=prompt)
+    rerun = store.session(session.id)
+    assert [call.replayed for call in rerun.calls] == [recorded.calls[0].id] * 2
+    assert to_samples(rerun) == []
+    (sample,) = to_samples(rerun, replayed=True)
+    assert sum(sample.mask) == len(recorded.calls[0].sampled_ids or [])
+
+
+async def test_a_live_call_that_fails_is_recorded_as_the_live_engines(store: Store) -> None:
+    recorded = store.session((await talk(store, exact(STEPS, "0"), 1)).id)
+    then = TokenExact(ScriptedTokens(QWEN3, []), QWEN3)
+    async with Gateway(store, {"e": ReplayEngine(recorded, then=then)}) as gateway:
+        session = await gateway.open_session()
+        async with client_of(session) as client:
+            prompt: Any = recorded.prompt(recorded.calls[0].id)
+            await client.chat.completions.create(model="m", messages=prompt)
+            with pytest.raises(openai.BadRequestError, match="steps"):
+                await client.chat.completions.create(model="m", messages=prompt)
+    assert [(call.engine, call.status) for call in store.session(session.id).calls] == [
+        ("replay", "ok"),
+        ("script", "error"),
+    ]
 
 
 async def test_how_far_a_harness_that_is_run_again_comes(store: Store) -> None:

@@ -25,15 +25,21 @@ NEWS = [sglang_event(ENTRIES[n : n + 1], n + 1, finish=STOP if n == 2 else None)
 """The same answer of a server that tells only what is new (``--incremental-streaming-output``)."""
 
 
+def probe(second: float) -> dict[str, Any]:
+    event = sglang_event(ENTRIES[:1], 1, finish={"type": "length", "length": 1})
+    event["meta_info"]["output_top_logprobs"] = [[[0.0, 5, None], [second, 6, None]]]
+    return event
+
+
 @pytest.mark.parametrize("answer", [SGLANG_ANSWER, NEWS], ids=["everything again", "only the news"])
 async def test_ids_go_in_and_ids_come_out(answer: list[Any]) -> None:
-    async with serving(sglang(generate=[answer])) as server:
+    async with serving(sglang(generate=[probe(-18.0), probe(-9.0), answer])) as server:
         engine = SglangEngine(server.url, policy_version="0")
         ids, logprobs, end = await sample(engine, asks(max_tokens=3, seed=7, stop_ids=(2,), logit_bias={9: -100.0}))
         await engine.close()
     assert (ids, logprobs) == ([5, 6, 2], [-0.25, -0.75, -0.5])
     assert (end.finish_reason, end.policy_version, end.spans, end.cached_tokens) == ("stop", "0", (), 2)
-    (body,) = server.bodies("/generate")
+    *_, body = server.bodies("/generate")
     assert body.pop("rid")
     assert body == {
         "input_ids": list(PROMPT), "return_logprob": True, "stream": True,
@@ -85,11 +91,6 @@ async def test_a_server_without_log_probabilities_is_refused() -> None:
 
 
 async def test_log_probabilities_from_before_the_temperature_are_refused() -> None:
-    def probe(second: float) -> dict[str, Any]:
-        event = sglang_event(ENTRIES[:1], 1, finish={"type": "length", "length": 1})
-        event["meta_info"]["output_top_logprobs"] = [[[0.0, 5, None], [second, 6, None]]]
-        return event
-
     async with serving(
         sglang(generate=[probe(-18.0), probe(-18.0), probe(-18.0), probe(-9.0), SGLANG_ANSWER])
     ) as server:

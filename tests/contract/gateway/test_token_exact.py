@@ -156,7 +156,7 @@ async def test_other_tools_render_another_prompt(store: Store) -> None:
             await client.chat.completions.create(model="m", messages=more)
     trajectory = store.session(session.id)
     _, two = trajectory.calls
-    assert (two.matched, two.kept_messages, two.spliced_ids, two.purpose) == ("forked", 2, 0, "side")
+    assert (two.matched, two.kept_messages, two.spliced_ids) == ("forked", 2, 0)
     assert trajectory.prompt_ids(two.id) == QWEN3.render(more)
 
 
@@ -226,6 +226,23 @@ async def test_what_was_not_drawn_freely_has_no_weight(store: Store) -> None:
     trajectory = await play(store, talk, ["{}"], response_format={"type": "json_object"})
     assert trajectory.calls[0].masked[0].reason == "response_format"
     assert trajectory.calls[0].sampling["grammar"] == {"json_object": True}
+
+
+async def test_parameters_that_nobody_uses_are_named(store: Store) -> None:
+    params = {"min_tokens": 5, "ignore_eos": True, "logprobs": True}
+    async with Gateway(store, {"t": TokenExact(ScriptedTokens(QWEN3, ["a", "b"]), QWEN3)}) as gateway:
+        session = await gateway.open_session()
+        async with client_of(session) as client:
+            await client.chat.completions.create(model="m", messages=USER, extra_body=params)
+            for refused in ("guided_json", "bad_words"):
+                with pytest.raises(BadRequestError, match=refused):
+                    await client.chat.completions.create(model="m", messages=USER, extra_body={refused: ["x"]})
+            session.training = True
+            await client.chat.completions.create(model="m", messages=USER, extra_body={**params, "guided_json": {}})
+    first, *_, last = store.session(session.id).calls
+    assert (sorted(first.dropped), first.overridden) == (["ignore_eos", "logprobs", "min_tokens"], {})
+    assert first.masked == []  # they had no effect
+    assert (last.dropped, last.overridden) == (["logprobs"], {"min_tokens": 5, "ignore_eos": True, "guided_json": {}})
 
 
 async def test_in_training_nothing_changes_the_distribution(store: Store) -> None:

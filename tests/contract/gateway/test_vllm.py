@@ -23,13 +23,14 @@ from orchard.trajectories import PolicySpan
 
 
 async def test_ids_go_in_and_ids_come_out() -> None:
-    async with serving(vllm()) as server:
+    probes = [vllm_probe(-18.0), vllm_probe(-9.0)]  # with a bias, whether it is in the log-probabilities
+    async with serving(vllm(completions=[*probes, VLLM_ANSWER])) as server:
         engine = VllmEngine(server.url + "/v1", policy_version="0")
         ids, logprobs, end = await sample(engine, asks(max_tokens=3, seed=7, stop_ids=(2,), logit_bias={9: -100.0}))
         await engine.close()
     assert (ids, logprobs) == ([5, 6, 2], [-0.25, -9999.0, -0.5])
     assert (end.finish_reason, end.policy_version, end.spans, end.cached_tokens) == ("stop", "0", (), 2)
-    (body,) = server.bodies("/v1/completions")
+    *_, body = server.bodies("/v1/completions")
     assert body == {
         "model": "smol", "prompt": list(PROMPT), "return_token_ids": True, "logprobs": 0, "max_tokens": 3,
         "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
@@ -76,6 +77,22 @@ async def test_log_probabilities_from_before_the_temperature_are_refused() -> No
             assert (await sample(engine, asks(temperature=0.7)))[0] == [5, 6, 2]
         await engine.close()
     assert [body["temperature"] for body in server.bodies("/v1/completions")] == [1.0, 1.0, 2.0, 1.0, 2.0, 0.7, 0.7]
+
+
+@pytest.mark.parametrize(
+    "bent",
+    [{"top_p": 0.5}, {"top_k": 2}, {"min_p": 0.1}, {"presence_penalty": 1.0}, {"frequency_penalty": 1.0},
+     {"repetition_penalty": 1.5}, {"logit_bias": {5: 1.0}}, {"temperature": 0.0, "top_k": 2}],
+    ids=str,
+)  # fmt: skip
+async def test_log_probabilities_from_before_anything_else_are_refused(bent: dict[str, Any]) -> None:
+    raw = [vllm_probe(-18.0, -20.0), vllm_probe(-18.0)]
+    async with serving(vllm(completions=[VLLM_ANSWER, *raw])) as server:
+        engine = VllmEngine(server.url)
+        await sample(engine, asks(seed=3, max_tokens=2, stop_ids=(2,)))
+        with pytest.raises(EngineRefused, match="--logprobs-mode processed_logprobs"):
+            await sample(engine, asks(**bent))
+        await engine.close()
 
 
 @pytest.mark.parametrize(

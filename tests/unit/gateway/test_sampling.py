@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orchard.core.errors import InvalidArgument
-from orchard.gateway.sampling import asked, for_training, mask_reason
+from orchard.gateway.sampling import asked, check_tool_choice, for_training, mask_reason
 
 
 def test_openais_words_are_read() -> None:
@@ -60,3 +60,50 @@ def test_answers_under_a_mask_are_known() -> None:
         ({"response_format": {"type": "json_object"}}, "response_format"),
     ]:  # fmt: skip
         assert mask_reason(params) == reason
+
+
+CONSTRAINED: dict[str, Any] = {
+    "guided_json": {}, "guided_regex": "a+", "guided_grammar": "g", "guided_choice": ["a"],
+    "structured_outputs": {"regex": "a"}, "allowed_token_ids": [1], "bad_words": ["x"], "min_tokens": 5,
+    "ignore_eos": True, "logit_bias": {"5": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONSTRAINED)
+def test_what_constrains_an_answer_masks_it_or_is_left_out_of_training(name: str) -> None:
+    params = {name: CONSTRAINED[name]}
+    assert mask_reason(params) == name
+    assert for_training({**params, "seed": 1}) == ({"seed": 1}, params)
+    if name in ("min_tokens", "ignore_eos"):
+        assert asked(params, ()).dropped == (name,)
+    elif name != "logit_bias":
+        with pytest.raises(InvalidArgument, match=name) as refused:
+            asked(params, ())
+        assert refused.value.field == name
+
+
+def test_what_an_engine_of_tokens_does_not_know_is_named() -> None:
+    params = {"logprobs": True, "top_logprobs": 2, "user": "u", "store": False, "metadata": {}, "top_p": 0.5}
+    assert asked(params, ()).dropped == ("logprobs", "top_logprobs", "user")
+    assert asked({"guided_json": None, "guided_choice": [], "min_tokens": 0, "bad_words": []}, ()).dropped == ()
+
+
+TOOLS = [{"type": "function", "function": {"name": "bash"}}]
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools"),
+    [({"type": "function", "function": {"name": "other"}}, TOOLS), ("required", []), ("any", TOOLS), (7, TOOLS),
+     ({"type": "function", "function": {"name": "bash"}}, []), ({"type": "allowed_tools"}, TOOLS),
+     ({"type": "function", "function": "bash"}, TOOLS), ({"name": "bash"}, TOOLS)],
+)  # fmt: skip
+def test_a_choice_of_no_tool_that_is_there_is_refused(choice: Any, tools: Any) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        check_tool_choice(choice, tools)
+    assert refused.value.field == "tool_choice"
+
+
+def test_a_choice_among_the_tools_is_taken() -> None:
+    for choice in (None, "auto", "none", "required", {"type": "function", "function": {"name": "bash"}}):
+        check_tool_choice(choice, TOOLS)
+    check_tool_choice("auto", [])

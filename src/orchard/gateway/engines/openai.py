@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from orchard.gateway.engine import Assembly, Delta, EngineRequest, Final, as_delta, as_text
 from orchard.gateway.engines.http import ModelServer, events, logprob
-from orchard.gateway.errors import EngineUnavailable
+from orchard.gateway.errors import EngineRefused, EngineUnavailable
 from orchard.trajectories import Usage
 from orchard.trajectories.messages import Message
 
@@ -45,11 +45,17 @@ class OpenAIEngine:
     ) -> None:
         self.policy_version = policy_version
         self._server = ModelServer(base_url, answers="a chat completion", api_key=api_key, read_seconds=read_seconds)
+        self._token_ids = token_ids
         self._extra = {**(_TOKEN_PARAMS if token_ids else {}), **(extra or {})}
         self._stream = stream
 
     async def complete(self, request: EngineRequest) -> AsyncGenerator[Delta | Final]:
-        """Yield the server's deltas and its answer."""
+        """Yield the server's deltas and its answer.
+
+        Raises:
+            EngineRefused: it was to give token ids, and gives other numbers of them than of log-probabilities.
+            EngineUnavailable: it is away, or broke off.
+        """
         stream = request.stream if self._stream is None else self._stream
         version = self.policy_version
         sampling = {**request.params, **self._extra}
@@ -67,6 +73,11 @@ class OpenAIEngine:
                     for delta in reading.take_chunk(event):
                         yield delta
             final = reading.final()
+        if final.sampled_ids is None and self._token_ids and reading.told_ids:
+            raise EngineRefused(
+                "the server gives not one log-probability for each token id, so the answer makes no sample; for text "
+                "alone leave token_ids out"
+            )
         yield final
 
     async def close(self) -> None:
@@ -118,19 +129,27 @@ class _Reading:
             self._saw_logprobs = True
             self._content_logprobs += cast("list[Message]", logprobs)
 
+    @property
+    def told_ids(self) -> bool:
+        """Whether the server told ids of the answer."""
+        return self._sampled_ids is not None
+
     def final(self) -> Final:
-        """Return the answer.
+        """Return the answer, without ids where not each has its log-probability.
 
         Raises:
             EngineUnavailable: it did not come to its end.
         """
         if self._finish is None:
             raise EngineUnavailable("the model server's answer ended before its finish_reason")
+        ids, prompt_ids = self._sampled_ids, self._prompt_ids
+        if ids is not None and len(ids) != len(self._content_logprobs):  # nobody could tell which belong together
+            ids = prompt_ids = None
         logprobs = [logprob(entry.get("logprob")) for entry in self._content_logprobs]
         return Final(
             message=self._whole or self._assembly.message, finish_reason=self._finish, usage=_usage(self._usage),
             model=self._model, sampling=self._sampling, policy_version=self._version,
-            prompt_ids=self._prompt_ids, sampled_ids=self._sampled_ids,
+            prompt_ids=prompt_ids, sampled_ids=ids,
             logprobs=logprobs if self._saw_logprobs else None,
             raw_logprobs={"content": self._content_logprobs} if self._saw_logprobs else None,
         )  # fmt: skip

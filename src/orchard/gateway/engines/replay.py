@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from orchard.core.errors import InvalidArgument
-from orchard.gateway.engine import Delta, Engine, EngineRequest, Final, Part, Prompted, as_delta
+from orchard.gateway.engine import Answering, Delta, Engine, EngineRequest, Final, Part, Prompted, as_delta
 from orchard.gateway.errors import ReplayMismatch
 from orchard.gateway.tree import tools_digest
 from orchard.trajectories import CallRecord, Trajectory
@@ -52,11 +52,13 @@ class ReplayEngine:
         if len(used) == len(self._calls):
             if self._then is None:
                 raise ReplayMismatch(f"all {len(self._calls)} recorded calls are answered, and here is one more")
+            yield Answering(self._then.name)
             async for part in self._then.complete(request):
                 yield part
             return
         call = self._recorded(request, used)
         assert call.answer is not None
+        yield Answering(self.name, replayed=call.id)
         prompt_ids = self._trajectory.prompt_ids(call.id)
         if prompt_ids is not None and call.mode is not None:
             yield Prompted(prompt_ids, call.mode, call.template_hash or "", call.spliced_ids)
@@ -64,7 +66,8 @@ class ReplayEngine:
         yield Final(
             message=call.answer, finish_reason=call.finish_reason or "stop", usage=call.usage, model=call.model,
             sampling=call.sampling, policy_version=call.policy_version, prompt_ids=prompt_ids,
-            sampled_ids=call.sampled_ids, logprobs=call.logprobs, spans=call.spans, routed_experts=call.routed_experts,
+            sampled_ids=call.sampled_ids, logprobs=call.logprobs, spans=call.spans, masked=call.masked,
+            routed_experts=call.routed_experts,
         )  # fmt: skip
 
     async def close(self) -> None:

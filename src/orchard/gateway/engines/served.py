@@ -212,7 +212,7 @@ class ServedEngine(ABC):
                 await self._look()
         if self.context is not None and len(request.ids) >= self.context:
             raise ContextOverflow(len(request.ids), self.context)
-        if request.sampling.temperature not in (0.0, 1.0):
+        if not request.sampling.plain:
             async with self._meeting:
                 if not self._processed:
                     await self._see_processed(request)
@@ -235,7 +235,7 @@ class ServedEngine(ABC):
         if seen[0] == seen[1]:
             raise EngineRefused(
                 f"{self._server.url} tells log-probabilities from before the temperature is applied: start it "
-                f"{self._raw_logprobs}, or sample at temperature 1"
+                f"{self._raw_logprobs}, or sample at temperature 1 with no other parameter that bends them"
             )
         self._processed = True
 
