@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from orchard.core.errors import MachineUnfit
 from orchard.harness import zeroclaw_build
 from orchard.harness.inside import Inside, Launch, Left, Reading, program
-from orchard.harness.layers import Layer, build
+from orchard.harness.layers import Layer, build, built
 from orchard.harness.native import ToolLog, arguments_of, inner, json_lines, merged, objects
 from orchard.harness.options import Kind
 from orchard.harness.protocol import HarnessRequest, ToolEvent
@@ -41,11 +41,14 @@ class ZeroClaw(Inside):
         Raises:
             MachineUnfit: it has not been built.
         """
-        built = zeroclaw_build.program()
-        if not built.is_file():
+        if not zeroclaw_build.program().is_file():
             hint = f"build it once, in 12 minutes: `make harness-zeroclaw`, or `python -m {zeroclaw_build.__name__}`"
             raise MachineUnfit(f"ZeroClaw {self.pin} is built from its source, and is not yet", hint=hint)
-        return [await build(Layer("zeroclaw", programs={"zeroclaw": built}))]
+        return [await build(_layer())]
+
+    async def installed(self) -> bool:
+        """See ``Harness.installed``: it was built, and its layer too."""
+        return built(_layer())
 
     def launch(self, request: HarnessRequest, home: str) -> Launch:
         """See ``Inside.launch``."""
@@ -80,6 +83,10 @@ class ZeroClaw(Inside):
         done = last.get("outcome") == "success" and last.get("parsed_tool_calls") == 0
         text = str(last.get("raw_response") or "") if done else None
         return Reading(done, turns, text, calls.events, trace)
+
+
+def _layer() -> Layer:
+    return Layer("zeroclaw", programs={"zeroclaw": zeroclaw_build.program()})
 
 
 def _request(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -194,8 +194,7 @@ def _patch(rollout: RolloutRecord) -> Line:
 def _samples(found: Trajectory) -> Line:
     sampled = sum(len(call.sampled_ids or ()) for call in found.calls)
     if not sampled:
-        answered = any(call.status == "ok" for call in found.calls)
-        why = "no token ids: the extra `tokens` is not installed" if answered else "no call was answered"
+        why = "no token ids: the extra `tokens` is not installed" if _answered(found) else "no call was answered"
         return Line("samples", "not applicable", why)
     samples = to_samples(found)
     trained = sum(sum(sample.mask) for sample in samples)
@@ -203,10 +202,16 @@ def _samples(found: Trajectory) -> Line:
     return _line("samples", trained == sampled, detail)
 
 
+def _answered(found: Trajectory) -> bool:
+    return any(call.status == "ok" for call in found.calls)
+
+
 def _native(found: Trajectory, file: bytes | None) -> Line:
     """Each answer of the agent's is found in the harness's own file by what it says."""
     if file is None:
-        return Line("native trajectory", "not applicable", "the harness writes none")
+        broken = found.rollout is not None and found.rollout.failure is not None
+        why = "the run broke off before there was one" if broken else "the harness writes none"
+        return Line("native trajectory", "not applicable", why if _answered(found) else "no call was answered")
     said = [call.answer.get("content") for call in found.calls if call.purpose == "agent" and call.answer]
     words = [json.dumps(text)[1:-1].encode() for text in said if text]
     held = sum(word in file for word in words)

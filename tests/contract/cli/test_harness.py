@@ -65,6 +65,15 @@ def test_what_a_harness_does_not_do_is_missing(local_home: Path, busybox: str) -
     assert "exit code 3" in broken["end"]["detail"]
 
 
+def test_without_its_image_nothing_is_said_of_what_the_harness_writes(local_home: Path, tmp_path: Path) -> None:
+    done = check(local_home, "mini-swe-agent", "--image", f"oci:{tmp_path}/none", "--json")
+    [report] = json.loads(done.stdout)
+    parts = {line["name"]: (line["verdict"], line["detail"]) for line in report["lines"]}
+    assert parts["end"][0] == "missing"
+    assert parts["samples"] == parts["native trajectory"] == ("not applicable", "no call was answered")
+    assert done.returncode == 1
+
+
 def test_wrong_names_and_options_are_refused_before_anything_is_made(tmp_path: Path) -> None:
     done = check(tmp_path, "no-such-harness")
     assert done.returncode == 2
