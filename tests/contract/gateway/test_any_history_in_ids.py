@@ -27,6 +27,11 @@ TOOLS = [{"type": "function", "function": {"name": name}} for name in ("bash", "
 SUMMARY = "Summarize the conversation so far."
 
 
+def logprob(seed: int, at: int) -> float:
+    """Of each id another one, so that no shift is overlooked."""
+    return -1.0 - 10_000 * seed - at
+
+
 class Witness:
     """Samples answers of its own, and keeps what it was given and gave, by the request's seed."""
 
@@ -52,7 +57,7 @@ class Witness:
         for at in range(0, len(self.sampled[seed]), 16):
             await asyncio.sleep(0.001 * (seed % 3))
             part = self.sampled[seed][at : at + 16]
-            yield Tokens(part, [-0.5] * len(part))
+            yield Tokens(part, [logprob(seed, at + n) for n in range(len(part))])
         yield Ended("length" if cut else "stop", "v0")
 
     def _spelled(self, ids: list[int]) -> list[int]:
@@ -77,6 +82,7 @@ ASK = st.fixed_dictionaries(
         "at": st.integers(0, 7),
         "form": st.sampled_from(["raw", "parts", "bare", "turned"]),
         "end": st.sampled_from(["", "", "", "retry", "cut"]),
+        "stop": st.sampled_from(["", "", "", "why", "swer", "echo"]),
     }
 )
 ROUNDS = st.lists(st.lists(ASK, min_size=1, max_size=3), min_size=1, max_size=5)
@@ -116,11 +122,22 @@ class Play:
         self.engine = TokenExact(self.witness, self.renderer, mode=mode)
         self.histories: list[list[Message]] = [[{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]]
         self.messages: dict[int, list[Message]] = {}
+        self.stops: dict[int, str] = {}
         self.asked = 0
+
+    def kept(self, seed: int) -> list[int]:
+        """Return what of an answer may be known: up to the id in which a string to stop at ends."""
+        sampled, stop = self.witness.sampled[seed], self.stops[seed]
+        if not stop or stop not in self.renderer.text(sampled):
+            return sampled
+        return next(sampled[:n] for n in range(len(sampled) + 1) if stop in self.renderer.text(sampled[:n]))
 
     async def post(self, http: aiohttp.ClientSession, url: str, ask: dict[str, Any], prompt: list[Message]) -> None:
         self.asked += 1
         body = {"messages": prompt, "tools": TOOLS, "seed": self.asked, "stream": ask["end"] == "cut"}
+        if ask["stop"]:
+            body["stop"] = [ask["stop"]]
+        self.stops[self.asked] = ask["stop"]
         self.messages[self.asked] = deepcopy(prompt)
         async with http.post(url, json=body) as response:
             if ask["end"] == "cut":
@@ -161,12 +178,12 @@ def check_records(play: Play, trajectory: Trajectory) -> None:
         if seed not in play.witness.prompts:
             assert call.status == "aborted"  # cut before the engine began
             continue
-        sampled = play.witness.sampled[seed]
+        sampled = play.kept(seed)
         prompt = trajectory.prompt_ids(call.id)
         assert prompt == (play.witness.prompts[seed] if call.prompt_ids is not None else None)
         assert (call.sampled_ids or []) == sampled[: len(call.sampled_ids or [])]
         assert call.status == "aborted" or call.sampled_ids == sampled
-        assert len(call.logprobs or []) == len(call.sampled_ids or [])
+        assert (call.logprobs or []) == [logprob(seed, at) for at in range(len(call.sampled_ids or []))]
         if call.matched == "extends" and call.mode == "splice":
             assert call.parent is not None
             before = conversation(trajectory, trajectory.call(call.parent))
@@ -185,7 +202,7 @@ def check_samples(trajectory: Trajectory) -> None:
             assert sample.ids[: len(whole)] == whole
             own = range(len(whole) - len(call.sampled_ids or []), len(whole))
             trained[name] = trained.get(name, 0) + sum(sample.mask[at] for at in own)
-            assert all(sample.logprobs[at] == -0.5 for at in own)
+            assert [sample.logprobs[at] for at in own] == call.logprobs
         assert sum(sample.mask) <= sum(len(trajectory.call(name).sampled_ids or []) for name in sample.calls)
     ok = {call.id: len(call.sampled_ids or []) for call in trajectory.calls if call.status == "ok"}
     assert trained == ok

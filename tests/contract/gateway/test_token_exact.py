@@ -243,6 +243,7 @@ async def test_parameters_that_nobody_uses_are_named(store: Store) -> None:
     assert (sorted(first.dropped), first.overridden) == (["ignore_eos", "logprobs", "min_tokens"], {})
     assert first.masked == []  # they had no effect
     assert (last.dropped, last.overridden) == (["logprobs"], {"min_tokens": 5, "ignore_eos": True, "guided_json": {}})
+    assert last.masked == []
 
 
 async def test_in_training_nothing_changes_the_distribution(store: Store) -> None:
