@@ -99,6 +99,8 @@ class Final:
     """Sampled ids that are not to be trained, whatever was asked for."""
     routed_experts: str | None = None
     """Which experts worked on each id, where the engine told."""
+    stop_string: str | None = None
+    """The string to stop at that ended it, where the engine told."""
     raw_logprobs: Any = None
     """``choices[0].logprobs`` as the engine gave it, for a harness that asked for it."""
 

@@ -124,6 +124,7 @@ class TokenExact:
                 prompt_tokens=prompt, completion_tokens=len(answer.ids), cached_tokens=ended.cached_tokens
             ),
             sampling=sampling, policy_version=ended.policy_version, spans=answer.spans(ended),
+            stop_string=answer.reader.stop_string,
             masked=answer.masked, sampled_ids=answer.ids, logprobs=answer.logprobs, routed_experts=ended.routed_experts,
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from tests.contract.gateway.conftest import ModelServer, events, status, text_chunk
 from tests.contract.gateway.failing import Answering, Failing
+from tests.support.models import renderer
 
 from orchard.gateway import (
     Budget,
@@ -21,8 +22,10 @@ from orchard.gateway import (
     Gateway,
     GatewayConfig,
     OpenAIEngine,
+    ScriptedTokens,
     ScriptEngine,
     Session,
+    TokenExact,
 )
 from orchard.trajectories import Store, Usage
 
@@ -372,6 +375,36 @@ async def test_why_an_answer_stopped(store: Store) -> None:
         assert (answer.stop_reason, blocks(answer)) == expected
         assert (answer.usage.input_tokens, answer.usage.cache_read_input_tokens) == (5, 4)
         assert f'"stop_reason": "{expected[0]}"' in text
+
+
+@pytest.mark.parametrize("told", [None, "END"])
+async def test_the_string_that_stopped_an_answer_is_named(store: Store, told: str | None) -> None:
+    final = Final({"role": "assistant", "content": "one "}, "stop", Usage(completion_tokens=2), stop_string=told)
+    expected = ("end_turn", None) if told is None else ("stop_sequence", "END")
+    async with Gateway(store, {"e": Answering(final)}) as gateway:
+        session = await gateway.open_session()
+        answer = await ask(session, False)
+        _, text = await raw(session, stream=True)
+    assert (answer.stop_reason, answer.stop_sequence) == expected
+    assert f'"stop_reason": {json.dumps(expected[0])}, "stop_sequence": {json.dumps(expected[1])}' in text
+
+
+@pytest.mark.parametrize("name", ["stop_reason", "matched_stop"])
+async def test_engines_tell_which_string_stopped_an_answer(store: Store, model_server: ModelServer, name: str) -> None:
+    qwen3 = renderer("qwen3")
+    choice = {"message": {"role": "assistant", "content": "one "}, "finish_reason": "stop", name: "END"}
+    model_server.replies = [status(200, {"choices": [choice]}), status(200, {"choices": [choice | {name: 151645}]})]
+    tokens = TokenExact(ScriptedTokens(qwen3, ["one END two"]), qwen3)
+    async with Gateway(store, {"text": OpenAIEngine(model_server.url), "ids": tokens}) as gateway:
+        found: list[Any] = []
+        for engine in ("text", "text", "ids"):
+            session = await gateway.open_session(engine=engine)
+            body = {"model": "m", "max_tokens": 99, "messages": USER, "stop_sequences": ["two", "END"]}
+            async with aiohttp.ClientSession() as http, http.post(f"{session.url}/v1/messages", json=body) as got:
+                answer = await got.json()
+                found.append((answer["content"][0]["text"], answer["stop_reason"], answer["stop_sequence"]))
+    ended, by_id = ("one ", "stop_sequence", "END"), ("one ", "end_turn", None)
+    assert found == [ended, by_id, ended]
 
 
 async def test_tokens_are_counted_by_the_engine_where_it_can(store: Store) -> None:

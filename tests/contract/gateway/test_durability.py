@@ -308,6 +308,5 @@ async def test_kill_9_in_mid_answer(tmp_path: Path, http: aiohttp.ClientSession)
         (left,) = store.aborted()
         assert (left.session, left.live) == (session_id, False)
         folder = Path(target.removeprefix("unix:")).parent
-        assert folder.exists()
         async with Gateway(store, {"s": ScriptEngine(["x"])}):
-            assert not folder.exists()  # the next gateway sweeps what the killed one left
+            assert not folder.exists()  # the next gateway of this machine sweeps what the killed one left

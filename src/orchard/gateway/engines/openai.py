@@ -92,6 +92,7 @@ class _Reading:
         self._assembly, self._whole = Assembly(), None
         self._model, self._sampling, self._version = model, sampling, policy_version
         self._finish: str | None = None
+        self._stopped_by: Any = None
         self._usage: Message | None = None
         self._prompt_ids: list[int] | None = None
         self._sampled_ids: list[int] | None = None
@@ -121,6 +122,8 @@ class _Reading:
     def _take(self, facts: Message, choice: Message) -> None:
         self._usage = facts.get("usage") or self._usage
         self._finish = choice.get("finish_reason") or self._finish
+        told = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM, SGLang: a string, or an id
+        self._stopped_by = told or self._stopped_by
         self._prompt_ids = facts.get("prompt_token_ids") or choice.get("prompt_token_ids") or self._prompt_ids
         if choice.get("token_ids") is not None:
             self._sampled_ids = (self._sampled_ids or []) + cast("list[int]", choice["token_ids"])
@@ -150,6 +153,7 @@ class _Reading:
             message=self._whole or self._assembly.message, finish_reason=self._finish, usage=_usage(self._usage),
             model=self._model, sampling=self._sampling, policy_version=self._version,
             prompt_ids=prompt_ids, sampled_ids=ids,
+            stop_string=self._stopped_by if isinstance(self._stopped_by, str) and self._finish == "stop" else None,
             logprobs=logprobs if self._saw_logprobs else None,
             raw_logprobs={"content": self._content_logprobs} if self._saw_logprobs else None,
         )  # fmt: skip

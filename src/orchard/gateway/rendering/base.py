@@ -24,6 +24,11 @@ class Reader(Protocol):
         ...
 
     @property
+    def stop_string(self) -> str | None:
+        """The string that has come."""
+        ...
+
+    @property
     def overshot(self) -> bool:
         """Whether the ids in which that string ended say more than it."""
         ...

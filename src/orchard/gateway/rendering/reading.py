@@ -68,6 +68,7 @@ class AnswerReader:
         """Whether nothing was said yet; reasoning, and text after it, begin without new lines."""
         self._strip = inside
         self.stopped = self.overshot = False
+        self.stop_string: str | None = None
 
     def begin(self, text: str) -> None:
         """Take the beginning of the answer that the prompt holds already."""
@@ -92,6 +93,7 @@ class AnswerReader:
         found = [(at, at + len(one)) for one in self._stop if (at := self._raw.find(one)) >= 0]
         self.stopped = bool(found)
         self.overshot = bool(found) and min(stop for _, stop in found) < len(self._raw)
+        self.stop_string = self._raw[slice(*min(found))] if found else None
         end = min(found)[0] if found else len(self._raw) - (0 if final else _begun(self._raw, self._stop))
         ready, self._raw = self._raw[:end], "" if found else self._raw[end:]
         return ready

@@ -101,6 +101,8 @@ def _stopped(final: Final) -> Message:
     reason = _STOPS.get(final.finish_reason, "end_turn")
     if reason == "end_turn" and final.message.get("tool_calls"):
         reason = "tool_use"
+    if reason == "end_turn" and final.stop_string is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": final.stop_string}
     return {"stop_reason": reason, "stop_sequence": None}
 
 
