@@ -57,7 +57,7 @@ class Odd:
         """Return what ``make`` makes of a record; nothing, and a line on stderr, where it cannot be ``done``."""
         try:
             return list(make())
-        except Exception as fault:  # the seam to records of any writer and age: one that is odd is named, and costs no other
+        except Exception as fault:  # the seam to records of any writer and age: an odd one is named, and costs no other
             if console.debugging():
                 raise
             self._count += 1
