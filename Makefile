@@ -4,7 +4,7 @@ SHELL := /bin/bash
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PYTEST := python -m pytest
-CLUSTER_TESTS := $(PYTEST) -q tests/kubernetes -m "not alone" -n 4 --dist loadgroup && $(PYTEST) -q tests/kubernetes -m alone
+CLUSTER_TESTS := $(PYTEST) -q tests/kubernetes -m "not alone" -n 2 --dist loadgroup && $(PYTEST) -q tests/kubernetes -m alone
 SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 
@@ -67,7 +67,7 @@ test-cluster: setup-cluster sandboxd ## the Kubernetes lane: on the cluster that
 	$(if $(KUBECONFIG),,@trap 'python -m tests.kubernetes.cluster down' EXIT; python -m tests.kubernetes.cluster up &&) $(CLUSTER_TESTS)
 
 test-harness: setup-test sandboxd ## the real agent programs in sealed sandboxes, each installed once into the cache (15 min)
-	$(PYTEST) -q tests/harness -n 2 --dist loadgroup
+	$(PYTEST) -q tests/harness -n 2 --dist loadgroup --timeout 600
 
 harness-zeroclaw: setup-demo ## build ZeroClaw by cargo, once, into the cache, for `test-harness` and for use (12 min)
 	@python -m orchard.harness.zeroclaw_build
