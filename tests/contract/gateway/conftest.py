@@ -16,6 +16,23 @@ from orchard.trajectories import Store
 
 Reply = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 USER: Any = [{"role": "user", "content": "hi"}]
+FUNCTIONS = [
+    {"type": "function", "function": {"name": "bash", "description": "runs", "parameters": {"type": "object"}}}
+]
+"""The one tool, in the common form."""
+STEPS: Any = [
+    {
+        "content": "look first",
+        "reasoning_content": "what is  here?",
+        "calls": [
+            {"name": "bash", "arguments": {"command": "ls -l /"}},
+            {"name": "bash", "arguments": {"command": "pwd"}},
+        ],
+    },
+    {"calls": [{"name": "bash", "arguments": {"command": "echo"}}]},
+    "hello  big world",
+]
+"""What a script says in each dialect: reasoning, text and two calls; a call alone; text alone."""
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import aiohttp
 import anthropic
 import pytest
 from anthropic import AsyncAnthropic
-from tests.contract.gateway.conftest import ModelServer, events, status, text_chunk
+from tests.contract.gateway.conftest import FUNCTIONS, STEPS, ModelServer, events, status, text_chunk
 from tests.contract.gateway.failing import Answering, Failing
 from tests.support.models import renderer
 
@@ -30,22 +30,7 @@ from orchard.gateway import (
 from orchard.trajectories import Store, Usage
 
 TOOLS: Any = [{"name": "bash", "description": "runs", "input_schema": {"type": "object"}}]
-FUNCTIONS = [
-    {"type": "function", "function": {"name": "bash", "description": "runs", "parameters": {"type": "object"}}}
-]
 USER: Any = [{"role": "user", "content": "hi"}]
-STEPS: Any = [
-    {
-        "content": "look first",
-        "reasoning_content": "what is  here?",
-        "calls": [
-            {"name": "bash", "arguments": {"command": "ls -l /"}},
-            {"name": "bash", "arguments": {"command": "pwd"}},
-        ],
-    },
-    {"calls": [{"name": "bash", "arguments": {"command": "echo"}}]},
-    "hello  big world",
-]
 
 
 @asynccontextmanager

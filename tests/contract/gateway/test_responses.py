@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from tests.contract.gateway.conftest import ModelServer, client_of, status, text_chunk
+from tests.contract.gateway.conftest import FUNCTIONS, STEPS, ModelServer, client_of, status, text_chunk
 from tests.contract.gateway.conftest import events as chat_events
 from tests.contract.gateway.failing import Answering, Failing
 
@@ -25,21 +25,6 @@ from orchard.gateway import (
 from orchard.trajectories import Store, Usage
 
 TOOLS: Any = [{"type": "function", "name": "bash", "description": "runs", "parameters": {"type": "object"}}]
-FUNCTIONS = [
-    {"type": "function", "function": {"name": "bash", "description": "runs", "parameters": {"type": "object"}}}
-]
-STEPS: Any = [
-    {
-        "content": "look first",
-        "reasoning_content": "what is  here?",
-        "calls": [
-            {"name": "bash", "arguments": {"command": "ls -l /"}},
-            {"name": "bash", "arguments": {"command": "pwd"}},
-        ],
-    },
-    {"calls": [{"name": "bash", "arguments": {"command": "echo"}}]},
-    "hello  big world",
-]
 
 
 async def ask(session: Session, stream: bool, **body: Any) -> Any:

@@ -133,9 +133,7 @@ def objects(value: Any, field: str) -> list[Message]:
     Raises:
         InvalidArgument: it is none; ``field`` is named.
     """
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in cast("list[Any]", value)):
-        raise InvalidArgument(f"{field} must be a list of objects", field=field)
-    return cast("list[Message]", value)
+    return cast("list[Message]", _listed(value, dict, field, "objects"))
 
 
 def text_of(value: Any, field: str) -> str:
@@ -155,9 +153,13 @@ def texts(value: Any, field: str) -> list[str]:
     Raises:
         InvalidArgument: it is none; ``field`` is named.
     """
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in cast("list[Any]", value)):
-        raise InvalidArgument(f"{field} must be a list of texts", field=field)
-    return cast("list[str]", value)
+    return cast("list[str]", _listed(value, str, field, "texts"))
+
+
+def _listed(value: Any, kind: type, field: str, what: str) -> list[Any]:
+    if not isinstance(value, list) or not all(isinstance(item, kind) for item in cast("list[Any]", value)):
+        raise InvalidArgument(f"{field} must be a list of {what}", field=field)
+    return cast("list[Any]", value)
 
 
 def object_of(value: Any) -> Message:
