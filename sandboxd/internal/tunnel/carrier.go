@@ -9,12 +9,14 @@ import (
 
 const (
 	byteAlive = 0x00 // nothing yet; says that the carrier is alive
-	byteBegin = 0x01 // from here on the bytes are a connection's
+	byteBegin = 0x01 // a connection is there; once the peer has sent it back, the bytes are the connection's
 
 	// ackTimeout is how long a peer may leave a keep-alive unacknowledged.
 	ackTimeout = 30 * time.Second
 	// writeTimeout bounds the write of one byte into an empty socket.
 	writeTimeout   = 5 * time.Second
+	// takeTimeout is how long a peer may take to say that it has a connection.
+	takeTimeout    = 10 * time.Second
 	tcpUserTimeout = 18
 )
 
@@ -52,21 +54,30 @@ func (c *carrier) isClaimed() bool {
 	return c.claimed
 }
 
-// claim ends the idling of a carrier and tells its peer that a connection begins. false
-// means that it turned out dead; it is closed then.
+// claim ends the idling of a carrier and hands its peer a connection, which counts once the
+// peer has said so: until then not a byte of the connection is read, and another carrier may
+// have it. false means that the carrier turned out dead; it is closed then.
 func (c *carrier) claim() bool {
 	c.mu.Lock()
 	c.claimed = true
 	c.mu.Unlock()
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 	<-c.watched
-	_ = c.SetReadDeadline(time.Time{})
-	if c.dead || !c.write(byteBegin) {
+	if c.dead || !c.write(byteBegin) || !c.taken() {
 		_ = c.Close()
 		return false
 	}
 	setAckTimeout(c.Conn, 0) // from here on a peer may read as slowly as it likes
 	return true
+}
+
+// taken waits for the peer's word that it has the connection.
+func (c *carrier) taken() bool {
+	var one [1]byte
+	_ = c.SetReadDeadline(time.Now().Add(takeTimeout))
+	_, err := c.Conn.Read(one[:])
+	_ = c.SetReadDeadline(time.Time{})
+	return err == nil && one[0] == byteBegin
 }
 
 // keepAlive writes to an idle carrier, so that what lies between keeps it, and a dead

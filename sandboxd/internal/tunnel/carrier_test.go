@@ -42,10 +42,42 @@ func TestAConnectionOutlivesADeadCarrier(t *testing.T) {
 	defer far.Close()
 	r.attach(newCarrier(&hijacked{Conn: carrier}))
 	go func() { _, _ = io.WriteString(peer, "x") }()
-	got := make([]byte, 2)
-	if _, err := io.ReadFull(far, got); err != nil || string(got) != "\x01x" {
-		t.Errorf("%q, %v", got, err)
+	got := make([]byte, 1)
+	for _, want := range "\x01x" {
+		if _, err := far.Read(got); err != nil || got[0] != byte(want) {
+			t.Errorf("%q, %v", got, err)
+		}
+		if want == byteBegin {
+			_, _ = far.Write(got)
+		}
 	}
+}
+
+// A carrier may break, or its far end say something else, after it was told and before it took the connection.
+func TestAConnectionOutlivesACarrierThatDoesNotTakeIt(t *testing.T) {
+	over(t, func(b *box) {
+		port := b.reverse(0, 201)
+		conn := dialInside(b.t, port)
+		_, err := io.WriteString(conn, "x")
+		b.must(err)
+		for _, leave := range []func(c *client){
+			func(c *client) { _ = c.Close() },
+			func(c *client) { _ = c.closeWrite() },
+			func(c *client) { _, _ = c.Write([]byte("?")) },
+		} {
+			c := b.carrier(port)
+			if got, err := c.ReadByte(); err != nil || got != byteBegin {
+				b.t.Fatalf("%d, %v", got, err)
+			}
+			leave(c)
+			b.until("the connection waits again", func() bool { return b.state(port).Held == 1 })
+		}
+		c := b.carrier(port)
+		c.begun(b.t)
+		if got, err := c.ReadByte(); err != nil || got != 'x' {
+			b.t.Errorf("%q, %v", got, err)
+		}
+	})
 }
 
 func TestIdleCarriersAreKeptAlive(t *testing.T) {
@@ -77,8 +109,11 @@ func TestAClaimedCarrierGetsNoKeepAlive(t *testing.T) {
 	go c.watch(func() {})
 	got := make(chan []byte, 1)
 	go func() {
+		begin := make([]byte, 1)
+		_, _ = theirs.Read(begin)
+		_, _ = theirs.Write(begin)
 		data, _ := io.ReadAll(theirs)
-		got <- data
+		got <- append(begin, data...)
 	}()
 	if !c.claim() {
 		t.Fatal("a living carrier cannot be claimed")

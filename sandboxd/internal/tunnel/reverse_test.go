@@ -44,7 +44,7 @@ func (b *box) state(port int) reverseState {
 	return reverseState{}
 }
 
-// begun reads keep-alives up to the byte that begins a connection.
+// begun reads keep-alives up to the byte that begins a connection, and takes it.
 func (c *client) begun(t testing.TB) {
 	t.Helper()
 	for {
@@ -53,6 +53,9 @@ func (c *client) begun(t testing.TB) {
 			t.Fatalf("byte %d, %v", b, err)
 		}
 		if b == byteBegin {
+			if _, err := c.Write([]byte{byteBegin}); err != nil {
+				t.Fatal(err)
+			}
 			return
 		}
 	}

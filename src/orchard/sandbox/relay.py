@@ -126,7 +126,7 @@ class Reverse:
         patience = Patience(float("inf"))
         while True:
             try:
-                tunnel, first = await self._wait(patience)
+                tunnel = await self._wait(patience)
                 break
             except SandboxGone:
                 self._idle -= 1
@@ -142,11 +142,11 @@ class Reverse:
         self._busy += 1
         self._fill()
         try:
-            await self._serve(tunnel, first)
+            await self._serve(tunnel)
         finally:
             self._busy -= 1
 
-    async def _wait(self, patience: Patience) -> tuple[Tunnel, bytes]:
+    async def _wait(self, patience: Patience) -> Tunnel:
         tunnel = await self._transport.tunnel(Call("GET", f"/reverse/{self.port}/carry"))
         try:
             while True:
@@ -156,8 +156,10 @@ class Reverse:
                 if not data:
                     raise Unavailable("a carrier was closed while it waited", reason=BROKEN)
                 data = data.lstrip(bytes([_KEEPALIVE]))
-                if data[:1] == bytes([_CONNECTION]):
-                    return tunnel, data[1:]
+                if data == bytes([_CONNECTION]):
+                    with translated():
+                        await tunnel.write(data)  # taken: until this arrives, sandboxd keeps the connection
+                    return tunnel
                 patience.reset()
                 if data:
                     raise Unavailable("a carrier said something unknown", reason=BROKEN)
@@ -165,7 +167,7 @@ class Reverse:
             tunnel.abort()
             raise
 
-    async def _serve(self, tunnel: Tunnel, first: bytes) -> None:
+    async def _serve(self, tunnel: Tunnel) -> None:
         try:
             async with asyncio.timeout(_DIAL):
                 outside: Tunnel = SocketTunnel(*await dial(self._target))
@@ -174,8 +176,6 @@ class Reverse:
             tunnel.abort()
             return
         with suppress(OSError):
-            if first:
-                await outside.write(first)
             await relay(tunnel, outside)
 
 

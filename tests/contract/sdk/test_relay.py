@@ -88,18 +88,36 @@ async def test_a_target_that_is_down_closes_the_connection(box: Sandbox) -> None
             assert await ask(box, other.port) == 3
 
 
-async def test_carriers_that_break_are_replaced(
+async def length_of_carriers_head(daemon: DaemonBackend, box: Sandbox, port: int) -> int:
+    """Bytes of sandboxd's answer to a carrier until it waits for a connection."""
+    endpoint = daemon.endpoints[box.id]
+    reader, writer = await asyncio.open_unix_connection(endpoint.base.removeprefix("unix:"))
+    headers = {"Host": "x", "Connection": "Upgrade", "Upgrade": "tcp", **endpoint.headers}
+    lines = [f"GET /v1/reverse/{port}/carry HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    head = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    assert head.startswith(b"HTTP/1.1 101 ")
+    return len(head)
+
+
+async def test_carriers_that_break_are_replaced_and_lose_no_connection(
     orchard: Orchard, daemon: DaemonBackend, box: Sandbox, short_path: Path
 ) -> None:
+    async with echo_here() as target, box.reverse(0, target) as reverse:
+        head = await length_of_carriers_head(daemon, box, reverse.port)
     true = daemon.endpoints[box.id]
-    broken = {number for number in range(200) if number % 3}
-    async with faulty(
-        true.base, lambda number: Fault(cut_answer=20 + number) if number in broken else NONE, short_path / "proxy"
-    ) as (proxy, address):
+
+    def fault(number: int) -> Fault:
+        """Broken within the answer, right behind it, or behind the byte by which a connection is handed over."""
+        return NONE if number % 4 == 3 else Fault(cut_answer=(20, head, head + 1)[number % 4])
+
+    async with faulty(true.base, fault, short_path / "proxy") as (proxy, address):
         daemon.endpoints[box.id] = replace(true, base=address)
         other = await orchard.attach(box.id)
         async with echo_here() as target, other.reverse(0, target) as reverse:
-            assert [await ask(box, reverse.port) for _ in range(10)] == [3] * 10
+            assert [await ask(box, reverse.port) for _ in range(6)] == [3] * 6
         assert proxy.injected["cut_answer"] > 0
         await other.close()
         daemon.endpoints[box.id] = true
