@@ -32,6 +32,7 @@ BUILT_APART = {"zeroclaw": "make harness-zeroclaw"}
 EVERY = sorted(HARNESSES)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of one harness on one worker: its program is installed once."""
     for item in items:

@@ -10,6 +10,7 @@ from tests.kubernetes.daemon import settings_for
 from orchard.sandbox.kubernetes import KubernetesBackend
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what breaks the cluster; of the rest a file is one worker's, and the suite through a service another's."""
     for item in items:
