@@ -14,7 +14,7 @@ const (
 	// ackTimeout is how long a peer may leave a keep-alive unacknowledged.
 	ackTimeout = 30 * time.Second
 	// writeTimeout bounds the write of one byte into an empty socket.
-	writeTimeout   = 5 * time.Second
+	writeTimeout = 5 * time.Second
 	// takeTimeout is how long a peer may take to say that it has a connection.
 	takeTimeout    = 10 * time.Second
 	tcpUserTimeout = 18

@@ -56,7 +56,11 @@ def test_a_bomb_is_refused_by_its_headers_before_it_is_read() -> None:
         unpack(info.tobuf() + b"\0" * 1024, "p-1")
 
 
-@pytest.mark.parametrize("data", [b"", b"no archive", tar(("p-1/a", b"x" * 5000, 0o644))[:-20], tar()])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"no archive", tar(("p-1/a", b"x" * 5000, 0o644))[:-20], tar()],
+    ids=["empty", "no archive", "cut short", "without a file"],
+)
 def test_damage_is_refused(data: bytes) -> None:
     with pytest.raises(TaskRefused):
         unpack(data, "p-1")
