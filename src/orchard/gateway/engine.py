@@ -218,7 +218,8 @@ def plain(part: Part) -> Part:
         return replace(part, delta=carried(as_text(part.delta)), logprobs=carried(part.logprobs))
     if part.sampled_ids is not None and part.logprobs is not None:
         _paired(part.sampled_ids, part.logprobs)
-    return replace(part, message=carried(as_text(part.message)), raw_logprobs=carried(part.raw_logprobs))
+    told = {"raw_logprobs": carried(part.raw_logprobs), "stop_string": carried(part.stop_string)}
+    return replace(part, message=carried(as_text(part.message)), **told)
 
 
 def _paired(ids: list[int], logprobs: list[float]) -> None:

@@ -124,7 +124,8 @@ class Draft:
             model=final.model or self.session.model or self.asked.model,
             policy_version=final.policy_version or self.session.engine.policy_version,
             sampling=self.params if final.sampling is None else final.sampling,
-            answer=final.message, finish_reason=final.finish_reason, usage=final.usage, spans=list(final.spans),
+            answer=final.message, finish_reason=final.finish_reason, stop_string=final.stop_string, usage=final.usage,
+            spans=list(final.spans),
             routed_experts=final.routed_experts, **self._exact(prompt, sampled, logprobs, sampling, final.masked),
         )  # fmt: skip
 

@@ -114,6 +114,8 @@ class CallRecord(Record):
     answer: dict[str, Any] | None = None
     """The assistant message in OpenAI chat form; what had arrived, where it was cut."""
     finish_reason: str | None = None
+    stop_string: str | None = None
+    """The string to stop at that ended the answer, where the engine told."""
     usage: Usage = Usage()
     mode: Literal["splice", "template"] | None = None
     """How the gateway made the prompt's ids: of recorded ids and what is new, or as the template renders it; None where

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
-from tests.contract.gateway.conftest import client_of
+from tests.contract.gateway.conftest import USER, client_of
 from tests.support.models import renderer
 
 from orchard.gateway import Engine, Gateway, ReplayEngine, ScriptedTokens, Session, TokenExact
@@ -82,6 +83,32 @@ async def test_a_recorded_answer_that_is_asked_for_twice_is_trained_once(store: 
     assert to_samples(rerun) == []
     (sample,) = to_samples(rerun, replayed=True)
     assert sum(sample.mask) == len(recorded.calls[0].sampled_ids or [])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("path", "stop", "said"),
+    [
+        ("/v1/chat/completions", "stop", '"finish_reason": "stop", "stop_reason": "END"'),
+        ("/v1/messages", "stop_sequences", '"stop_reason": "stop_sequence", "stop_sequence": "END"'),
+    ],
+    ids=["chat", "messages"],
+)
+async def test_a_replay_says_which_string_ended_an_answer(
+    store: Store, path: str, stop: str, said: str, stream: bool
+) -> None:
+    body = {"model": "m", "max_tokens": 99, "messages": USER, stop: ["two", "END"], "stream": stream}
+
+    async def asked(engine: Engine) -> Session:
+        async with Gateway(store, {"e": engine}) as gateway:
+            session = await gateway.open_session()
+            async with aiohttp.ClientSession() as http, http.post(session.url + path, json=body) as got:
+                assert said in await got.text()
+        return session
+
+    recorded = store.session((await asked(exact(["one END two"], "0"))).id)
+    again = store.session((await asked(ReplayEngine(recorded))).id)
+    assert [trajectory.calls[0].stop_string for trajectory in (recorded, again)] == ["END", "END"]
 
 
 async def test_a_live_call_that_fails_is_recorded_as_the_live_engines(store: Store) -> None:

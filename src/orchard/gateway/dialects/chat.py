@@ -63,7 +63,7 @@ class Chat:
 
     def answer(self, asked: ModelRequest, response_id: str, model: str, final: Final) -> bytes:
         """See ``Dialect.answer``."""
-        choice: dict[str, Any] = {"index": 0, "message": final.message, "finish_reason": final.finish_reason}
+        choice: dict[str, Any] = {"index": 0, "message": final.message, **_stopped(final)}
         choice["logprobs"] = final.raw_logprobs
         head = _head(response_id, model, "chat.completion")
         return json.dumps({**head, "choices": [choice], "usage": _usage(final)}).encode()
@@ -102,7 +102,7 @@ class ChatEvents:
 
     def end(self, final: Final) -> bytes:
         """Return the chunks that end it."""
-        choice: dict[str, Any] = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": final.finish_reason}
+        choice: dict[str, Any] = {"index": 0, "delta": {}, "logprobs": None, **_stopped(final)}
         events = [event({**self._head, "choices": [choice]})]
         if self._with_usage:
             events.append(event({**self._head, "choices": [], "usage": _usage(final)}))
@@ -170,6 +170,11 @@ def _or_empty(value: Any) -> Any:
 
 def _head(response_id: str, model_name: str, kind: str) -> dict[str, Any]:
     return {"id": response_id, "object": kind, "created": int(time.time()), "model": model_name}
+
+
+def _stopped(final: Final) -> dict[str, Any]:
+    told = {} if final.stop_string is None else {"stop_reason": final.stop_string}  # vLLM's word; OpenAI has none
+    return {"finish_reason": final.finish_reason, **told}
 
 
 def _usage(final: Final) -> dict[str, Any]:

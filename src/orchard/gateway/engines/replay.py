@@ -67,7 +67,7 @@ class ReplayEngine:
             message=call.answer, finish_reason=call.finish_reason or "stop", usage=call.usage, model=call.model,
             sampling=call.sampling, policy_version=call.policy_version, prompt_ids=prompt_ids,
             sampled_ids=call.sampled_ids, logprobs=call.logprobs, spans=call.spans, masked=call.masked,
-            routed_experts=call.routed_experts,
+            routed_experts=call.routed_experts, stop_string=call.stop_string,
         )  # fmt: skip
 
     async def close(self) -> None:
