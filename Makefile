@@ -4,12 +4,12 @@ SHELL := /bin/bash
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PYTEST := python -m pytest
-CLUSTER_TESTS := $(PYTEST) -q tests/kubernetes -m "not alone" -n 2 --dist loadgroup && $(PYTEST) -q tests/kubernetes -m alone
+CLUSTER_TESTS := $(PYTEST) -q tests/kubernetes -m "not alone" -n 3 --dist loadgroup && $(PYTEST) -q tests/kubernetes -m alone
 SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 
 .NOTPARALLEL: # a set-up comes before what needs it, also under -j
-.PHONY: help demo test check lint unit contract system vm twins conformance bench cluster-programs cluster cluster-status cluster-down test-cluster test-torch test-vllm test-harness harness-zeroclaw images sandboxd setup-demo setup-test setup-cluster lock clean
+.PHONY: help demo test check lint unit contract system vm twins twins-all conformance bench cluster-programs cluster cluster-status cluster-down test-cluster test-torch test-vllm test-harness harness-zeroclaw images sandboxd setup-demo setup-test setup-cluster lock clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
@@ -36,13 +36,16 @@ contract: sandboxd ## both sides of each seam against the real other side
 	$(PYTEST) -q tests/contract
 
 system: sandboxd ## whole rollouts, kill -9 and resume, conformance, the snippets of README and docs
-	$(PYTEST) -q tests/system -m "not vm and not twins"
+	$(PYTEST) -q tests/system -m "not vm and not twins and not twins_all"
 
 vm: sandboxd ## limits, OOM, kill and life on pure cgroup v2, in a virtual machine under software emulation
 	$(PYTEST) -q tests/system -m vm
 
 twins: setup-test sandboxd ## break a backend on purpose, line by line; the conformance suite must notice each
 	$(PYTEST) -q tests/system -m twins
+
+twins-all: setup-test sandboxd ## each broken backend against all lines: its own must fail, and no other one (40 min)
+	$(PYTEST) -q tests/system -m twins_all
 
 conformance: setup-demo sandboxd ## how a sandbox must behave, line by line, on the local backend
 	orchard conformance --backend local
