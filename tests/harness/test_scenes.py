@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
-from tests.harness.conftest import Play, Ran
-from tests.support.scenes import BOTH, FULL, SHARES, Gate, Scene, summing_up, two_helpers
+from tests.harness.conftest import Play, Ran, trained_once
+from tests.support.scenes import BOTH, COMPACTIONS, FULL, SHARES, STAYS_FULL, SUBAGENTS, SUMMED_UP
 
 from orchard.gateway import ContextOverflow
 from orchard.harness import check as toy
+from orchard.trajectories import to_samples
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
-SPAWNS: Mapping[str, tuple[Any, ...]] = {
-    "claude-code": ("Agent", lambda told: {"description": "a share", "prompt": told}),
-    "codex": ("multi_agent_v1__spawn_agent", lambda told: {"message": told}, "multi_agent_v1__wait_agent"),
-    "opencode": ("task", lambda told: {"description": "a share", "prompt": told, "subagent_type": "general"}),
-}
-"""Harnesses with sub-agents: the tool that starts one, its arguments, the tool that waits for them."""
-COMPACTIONS: Mapping[str, tuple[dict[str, Any], dict[int, str | int]]] = {
-    "claude-code": ({}, {2: FULL}),
-    "codex": ({"context": 10_000, "compact_at": 8_000}, {1: 9_000}),
-    "opencode": ({"context": 100_000, "output": 4_096}, {1: 99_000}),
-    "pi": ({"settings": {"compaction": {"keepRecentTokens": 1}}}, {1: 130_000}),
-}
-"""Harnesses that compact: their options, and what makes them do it."""
 INSIDE = ("claude-code", "codex", "opencode", "pi")
 
 
@@ -36,35 +21,40 @@ def words(ran: Ran, purpose: str) -> list[list[str]]:
     return [[str((call.answer or {}).get("content")) for call in branch.calls] for branch in branches]
 
 
-@pytest.mark.parametrize("harness", SPAWNS, indirect=True)
+@pytest.mark.parametrize("harness", SUBAGENTS, indirect=True)
 async def test_sub_agents_at_once_are_conversations_of_their_own(harness: str, play: Play) -> None:
-    ran = await play(harness, engine=Scene(two_helpers(*SPAWNS[harness]), when=Gate()))
+    scene = SUBAGENTS[harness]
+    ran = await play(harness, engine=scene.engine(), config=scene.config)
     assert ran.record.failure is None, ran.told()
     assert (ran.record.stop, ran.record.reward) == ("submitted", 1.0), ran.told()
     assert sorted(words(ran, "subagent")) == [[f"{name} begins.", f"{name} is done."] for name in SHARES], ran.told()
     [main] = words(ran, "agent")
     assert (main[0], main[-1]) == ("I ask two helpers.", BOTH), ran.told()
+    trained_once(ran)
     shells = [tool for tool in ran.record.tools if toy.RIGHT in str(tool.arguments)]
     assert [(tool.error, tool.exit_code) for tool in shells] in ([(None, 0)], [(None, None)]), ran.record.tools
 
 
 @pytest.mark.parametrize("harness", COMPACTIONS, indirect=True)
 async def test_a_compaction_is_a_call_beside_and_work_goes_on_from_it(harness: str, play: Play) -> None:
-    config, events = COMPACTIONS[harness]
-    ran = await play(harness, engine=Scene(summing_up, events), config=config)
+    scene = COMPACTIONS[harness]
+    ran = await play(harness, engine=scene.engine(), config=scene.config)
     assert ran.record.failure is None, ran.told()
     assert (ran.record.stop, ran.record.reward) == ("submitted", 1.0), ran.told()
-    assert [call.purpose for call in ran.found.calls if call.purpose != "agent"] == ["compaction"], ran.told()
+    beside = [call for call in ran.found.calls if call.purpose != "agent"]
+    assert [(call.purpose, (call.answer or {}).get("content")) for call in beside] == [("compaction", SUMMED_UP)]
     every = [said for purpose in ("agent", "compaction") for said in words(ran, purpose)]
     assert any(said[:2] == list(toy.SAYS[:2]) for said in every), ran.told()
     assert sum(said[-1] == toy.SAYS[3] for said in words(ran, "agent")) == 1, ran.told()
+    trained_once(ran)
+    assert beside[0].id not in {identity for sample in to_samples(ran.found) for identity in sample.calls}
     refused = [call.error_code for call in ran.found.calls if call.status != "ok"]
-    assert refused == ([ContextOverflow.code] if FULL in events.values() else []), ran.told()
+    assert refused == ([ContextOverflow.code] if FULL in scene.events.values() else []), ran.told()
 
 
 @pytest.mark.parametrize("harness", INSIDE, indirect=True)
 async def test_a_context_that_stays_full_is_the_models_outcome(harness: str, play: Play) -> None:
-    ran = await play(harness, engine=Scene(toy.answer, dict.fromkeys(range(2, 99), FULL)))
+    ran = await play(harness, engine=STAYS_FULL.engine())
     assert (ran.record.failure, ran.record.stop) == (None, "context"), ran.told()
     assert words(ran, "agent") == [list(toy.SAYS[:2])], ran.told()
     assert {call.error_code for call in ran.found.calls if call.status != "ok"} == {ContextOverflow.code}, ran.told()

@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from orchard.gateway.dialects import DIALECTS
 from orchard.trajectories import Store, Trajectory
 
 GOLDEN = Path(__file__).parents[1] / "contract" / "gateway" / "golden"
-_LONG, _HEAD = 240, 100
+_LONG, _HEAD = 240, 120
 """Longer texts (prompts, descriptions of tools) keep their beginning, their length and a digest."""
 _KEPT = re.compile(r"x-(?!api-key|stainless|forwarded)|anthropic-|thread-id|session.id")
 _NAMED = re.compile(
@@ -43,14 +43,35 @@ class Overheard(Harassed):
         return await super()._pass_on(request)
 
 
-def sample(harness: str, version: str, heard: list[dict[str, Any]], found: Trajectory) -> dict[str, Any]:
-    """Return the golden sample of one run: each request, what answered it, and how it was placed."""
+def sample(
+    harness: str, version: str, heard: list[dict[str, Any]], found: Trajectory, kept: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the golden sample of one run: each request, what answered it, and how it was placed.
+
+    ``order``, where some ran beside each other: the number of each call twice, where it came and where it ended.
+
+    Args:
+        harness: its name.
+        version: its version.
+        heard: what it said, in the order of the calls.
+        found: what was recorded of it.
+        kept: passages that longer texts keep, since a purpose is told by them.
+    """
     placed = [
         {"matched": call.matched, "purpose": call.purpose, "kept": call.kept_messages, "answer": call.answer}
+        | ({"error": call.error_code} if call.status != "ok" else {})
         for call in found.calls
     ]
-    calls = Scrubbing().clean([asked | facts for asked, facts in zip(heard, placed, strict=True)])
-    return {"harness": harness, "version": version, "calls": folded(calls)}
+    calls = Scrubbing(kept).clean([asked | facts for asked, facts in zip(heard, placed, strict=True)])
+    order = _order(found)
+    beside = {"order": order} if order != sorted(order) else {}
+    return {"harness": harness, "version": version, **beside, "calls": folded(calls)}
+
+
+def _order(found: Trajectory) -> list[int]:
+    ends = [(call.times.engine_end or call.times.received, 1, at) for at, call in enumerate(found.calls)]
+    comes = [(call.times.received, 0, at) for at, call in enumerate(found.calls)]
+    return [at for _, _, at in sorted([*comes, *ends])]
 
 
 def folded(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -89,9 +110,14 @@ def unfolded(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Scrubbing:
-    """Replaces what differs from run to run, the same by the same throughout a sample."""
+    """Replaces what differs from run to run, the same by the same throughout a sample.
 
-    def __init__(self) -> None:
+    Args:
+        kept: passages that longer texts keep.
+    """
+
+    def __init__(self, kept: Sequence[str] = ()) -> None:
+        self._kept = kept
         self._seen: dict[str, str] = {}
         self._words = {platform.node(): "machine", platform.release(): "6.0.0", str(Path.home()): "/home/user"}
 
@@ -112,7 +138,8 @@ class Scrubbing:
         if len(text) <= _LONG or text.startswith("{"):
             return text
         digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-        return f"{text[:_HEAD]} … ({len(text)} characters, {digest})"
+        kept = "".join(f" … {passage}" for passage in self._kept if passage in text[_HEAD:])
+        return f"{text[:_HEAD]}{kept} … ({len(text)} characters, {digest})"
 
     def _stand_in(self, found: re.Match[str]) -> str:
         known, number = found[0], len(self._seen) + 1

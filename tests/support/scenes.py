@@ -5,38 +5,59 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchard.gateway import ContextOverflow, EngineRequest, Final, ScriptEngine
+from orchard.gateway import ContextOverflow, Engine, EngineRequest, Final
 from orchard.gateway.engine import Part
 from orchard.harness import check as toy
+from orchard.rollout.toy_model import ToyModel
 from orchard.trajectories import Usage
 
 Message = Mapping[str, Any]
+Answer = Callable[[Sequence[Message], Sequence[Message]], dict[str, Any]]
 FULL = "context"
 SUBTASK = "This is the share of"
 SHARES = ("Ada", "Bob")
 BOTH = "Both shares are done."
 SUMMARY = "The project holds greet.sh, whose greeting lacks a letter."
+SUMMED_UP = f"<analysis>It is short.</analysis>\n<summary>{SUMMARY}</summary>"
+KEPT = (SUMMARY, *(f"{SUBTASK} {name}." for name in SHARES))
+"""What a purpose is told by; golden samples keep it."""
 _WAIT_SECONDS = 60.0
 
 
+@dataclass(frozen=True)
 class Scene:
-    """Answers by ``answer``; some of the requests, counted from 0, meet something else.
+    """A scene as one harness comes to it."""
+
+    answer: Answer
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the harness."""
+    events: Mapping[int, str | int] = field(default_factory=dict[int, "str | int"])
+    """See ``Staged``."""
+    gated: bool = False
+    """Whether two sub-agents wait for each other."""
+
+    def engine(self) -> Staged:
+        """Return the model of one rollout."""
+        return Staged(ToyModel(self.answer), self.events, Gate() if self.gated else None)
+
+
+class Staged:
+    """Answers as ``inner``; some of the requests, counted from 0, meet something else.
 
     Args:
-        answer: as ``ScriptEngine`` takes it.
+        inner: what answers.
         events: request -> ``FULL`` (it does not fit the model), or how many tokens its prompt is said to have had.
         when: each request waits for this first.
     """
 
     name, policy_version = "scene", None
 
-    def __init__(
-        self, answer: Callable[..., Any], events: Mapping[int, str | int] | None = None, when: Gate | None = None
-    ) -> None:
-        self._script, self._events, self._gate = ScriptEngine(answer), dict(events or {}), when
+    def __init__(self, inner: Engine, events: Mapping[int, str | int] | None = None, when: Gate | None = None) -> None:
+        self._inner, self._events, self._gate = inner, dict(events or {}), when
         self.count = 0
 
     async def complete(self, request: EngineRequest) -> AsyncGenerator[Part]:
@@ -46,10 +67,11 @@ class Scene:
             await self._gate.pass_by(request.messages)
         if event == FULL:
             raise ContextOverflow(9_000, 8_192)
-        async for part in self._script.complete(request):
-            if isinstance(part, Final) and isinstance(event, int):
-                part = replace(part, usage=Usage(prompt_tokens=event, completion_tokens=10))
-            yield part
+        async with aclosing(self._inner.complete(request)) as parts:
+            async for part in parts:
+                if isinstance(part, Final) and isinstance(event, int):
+                    part = replace(part, usage=Usage(prompt_tokens=event, completion_tokens=10))
+                yield part
 
     async def close(self) -> None: ...
 
@@ -85,43 +107,80 @@ def share_of(messages: Sequence[Message]) -> str | None:
     return next((name for name in SHARES if f"{SUBTASK} {name}" in told), None)
 
 
-def two_helpers(spawn: str, arguments: Callable[[str], dict[str, Any]], wait: str = "") -> Callable[..., Any]:
+Wait = Callable[[Sequence[Message], str], dict[str, Any]]
+"""Returns the call by which a parent waits for the sub-agent of a name."""
+
+
+def two_helpers(
+    spawn: str, arguments: Callable[[str], dict[str, Any]], wait: Wait | None = None, before: str = ""
+) -> Answer:
     """Return a model that has two sub-agents do the toy at once: Ada mends it, Bob runs the test.
 
     Args:
         spawn: the tool that starts one.
         arguments: of its call, for what a sub-agent is told.
-        wait: a tool that waits for them, where their end is not awaited anyway.
+        wait: how it waits for them, where their end is not awaited anyway.
+        before: a command that comes first.
     """
 
     def answer(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
         if not tools:
             return {"content": toy.SIDE}
-        name = share_of(messages)
-        if name is not None:
-            command = f"cd {toy.WORKDIR} && echo '{toy.RIGHT}' > {toy.FILE}" if name == "Ada" else "sleep 1; echo Bob"
-            if toy.acted(messages):
-                return {"content": f"{name} is done."}
-            return {"content": f"{name} begins.", "calls": [toy.shell_call(tools, command)]}
-        if toy.acted(messages) == 0:
+        if (name := share_of(messages)) is not None:
+            return _do_share(name, messages, tools)
+        if before and toy.acted(messages) == 0:
+            return {"content": "I prepare.", "calls": [toy.shell_call(tools, f"cd {toy.WORKDIR} && {before}")]}
+        if toy.acted(messages) == bool(before):
             calls = [{"name": spawn, "arguments": arguments(f"{SUBTASK} {name}.")} for name in SHARES]
             return {"content": "I ask two helpers.", "calls": calls}
         heard = "\n".join(text_of(message) for message in messages)
         missing = [name for name in SHARES if f"{name} is done." not in heard]
         if not missing:
             return {"content": BOTH}
-        if wait:
-            ids = [json.loads(text_of(one))["agent_id"] for one in messages if '"agent_id"' in text_of(one)[:20]]
-            target = ids[SHARES.index(missing[0])]
-            waiting = {"name": wait, "arguments": {"targets": [target], "timeout_ms": 30_000}}
-            return {"content": f"I wait for {missing[0]}.", "calls": [waiting]}
-        return {"content": f"I wait for {missing[0]}.", "calls": [toy.shell_call(tools, "sleep 1")]}
+        call = wait(messages, missing[0]) if wait else toy.shell_call(tools, "sleep 1")
+        return {"content": f"I wait for {missing[0]}.", "calls": [call]}
 
     return answer
 
 
+def _do_share(name: str, messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
+    if toy.acted(messages):
+        return {"content": f"{name} is done."}
+    command = f"cd {toy.WORKDIR} && echo '{toy.RIGHT}' > {toy.FILE}" if name == "Ada" else "sleep 1; echo Bob"
+    return {"content": f"{name} begins.", "calls": [toy.shell_call(tools, command)]}
+
+
+def _wait_agent(messages: Sequence[Message], name: str) -> dict[str, Any]:
+    ids = [json.loads(text_of(one))["agent_id"] for one in messages if '"agent_id"' in text_of(one)[:20]]
+    target = ids[SHARES.index(name)]
+    return {"name": "multi_agent_v1__wait_agent", "arguments": {"targets": [target], "timeout_ms": 30_000}}
+
+
 def summing_up(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
     """Mend the toy, and sum up whatever has to be compacted."""
-    if not tools or "CRITICAL: Respond with TEXT ONLY" in text_of(messages[-1]):
-        return {"content": f"<analysis>It is short.</analysis>\n<summary>{SUMMARY}</summary>"}
+    asked = text_of(messages[-1])
+    if not tools or asked.startswith(("CRITICAL: Respond with TEXT ONLY", "You are about to run out of context.")):
+        return {"content": SUMMED_UP}
     return toy.answer(messages, tools)
+
+
+SUBAGENTS: Mapping[str, Scene] = {
+    "claude-code": Scene(two_helpers("Agent", lambda told: {"description": "a share", "prompt": told}), gated=True),
+    "codex": Scene(
+        two_helpers("multi_agent_v1__spawn_agent", lambda told: {"message": told}, _wait_agent), gated=True
+    ),
+    "opencode": Scene(
+        two_helpers("task", lambda told: {"description": "a share", "prompt": told, "subagent_type": "general"}),
+        gated=True,
+    ),
+}  # fmt: skip
+"""Harnesses whose sub-agents work at the same time."""
+COMPACTIONS: Mapping[str, Scene] = {
+    "claude-code": Scene(summing_up, events={2: FULL}),
+    "codex": Scene(summing_up, {"context": 10_000, "compact_at": 8_000}, {1: 9_000}),
+    "opencode": Scene(summing_up, {"context": 100_000, "output": 4_096}, {1: 99_000}),
+    "pi": Scene(summing_up, {"settings": {"compaction": {"keepRecentTokens": 1}}}, {1: 130_000}),
+}
+"""Harnesses that compact, and what makes them do it."""
+STAYS_FULL = Scene(toy.answer, events=dict.fromkeys(range(2, 99), FULL))
+"""From the third request on, nothing fits the model."""

@@ -1,53 +1,54 @@
 """What real harnesses sent, recorded and cleaned (``python -m tests.harness.record``), is read and known again."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from tests.support.overheard import GOLDEN, unfolded
+from tests.support.overheard import GOLDEN
+from tests.support.replaying import calls_of, replay
 
-from orchard.gateway import Gateway, ScriptEngine
+from orchard.gateway import Engine, ScriptEngine
 from orchard.gateway.dialects import DIALECTS
 from orchard.trajectories import Store
-from orchard.trajectories.messages import keys
+from orchard.trajectories.messages import Message, keys
 
 SAMPLES = sorted(GOLDEN.glob("*.json"))
 EACH = pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 
 
+def dialect_path(call: Mapping[str, Any]) -> str:
+    return f"/{call['path'].split('?')[0].split('/', 2)[2]}"
+
+
 def test_each_dialect_has_a_sample() -> None:
-    seen = {f"/{call['path'].split('?')[0].split('/', 2)[2]}" for path in SAMPLES for call in calls_of(path)}
-    assert seen == set(DIALECTS)
+    assert {dialect_path(call) for path in SAMPLES for call in calls_of(path)} == set(DIALECTS)
 
 
-def calls_of(path: Path) -> list[dict[str, Any]]:
-    return unfolded(json.loads(path.read_text())["calls"])
+def script(answer: Mapping[str, Any]) -> Engine:
+    return ScriptEngine(lambda messages, tools: answer)
+
+
+def served(call: Mapping[str, Any]) -> list[Message]:
+    asked = DIALECTS[dialect_path(call)].parse(json.dumps(call["body"]).encode(), call["headers"])
+    return asked.messages
 
 
 @EACH
-async def test_its_calls_are_one_conversation(path: Path, store: Store) -> None:
-    calls = calls_of(path)
-    async with (
-        Gateway(store, {"script": ScriptEngine([call["answer"] for call in calls])}) as gateway,
-        aiohttp.ClientSession() as http,
-    ):
-        session = await gateway.open_session()
-        for call in calls:
-            url = session.url + call["path"]
-            async with http.post(url, json=call["body"], headers=call["headers"]) as got:
-                said = await got.text()
-                assert got.status == 200, said
-                assert json.dumps(call["answer"]["content"]).strip('"').split()[-1] in said
-    recorded = store.session(session.id)
-    assert [one.answer for one in recorded.calls] == [call["answer"] for call in calls]
-    placed = [(one.matched, one.purpose, one.kept_messages) for one in recorded.calls]
+async def test_its_calls_are_placed_and_named_as_they_were(path: Path, store: Store) -> None:
+    played = await replay(path, store, script)
+    calls, recorded = played.calls, played.found.calls
+    assert [one.answer for one in recorded] == [call["answer"] for call in calls]
+    placed = [(one.matched, one.purpose, one.kept_messages) for one in recorded]
     assert placed == [(call["matched"], call["purpose"], call["kept"]) for call in calls]
-    work = [one for one in recorded.calls if one.purpose == "agent"]
-    if work[-1].matched == "extends":
-        prompt = keys(recorded.prompt(work[-1].id))
-        assert all(key in prompt for one in work[:-1] for key in keys(recorded.prompt(one.id)))
+    for call, one, said in zip(calls, recorded, played.said, strict=True):
+        assert played.found.prompt(one.id) == served(call), "the path to a call is the prompt that was served"
+        if one.answer is not None:
+            assert json.dumps(one.answer["content"]).strip('"').split()[-1] in said
+    if all(one.purpose == "agent" for one in recorded) and recorded[-1].matched == "extends":
+        prompt = keys(played.found.prompt(recorded[-1].id))
+        assert all(key in prompt for one in recorded[:-1] for key in keys(played.found.prompt(one.id)))
 
 
 @EACH

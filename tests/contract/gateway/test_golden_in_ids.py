@@ -1,53 +1,40 @@
 """What real harnesses sent, answered in token ids: whatever they make of their history, samples hold together."""
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from tests.contract.gateway.test_golden import SAMPLES, calls_of
+from tests.contract.gateway.test_golden import SAMPLES
 from tests.support.models import renderer
+from tests.support.replaying import Replayed, replay
 
-from orchard.gateway import Gateway, ScriptedTokens, TokenExact
+from orchard.gateway import Engine, ScriptedTokens, TokenExact
 from orchard.gateway.exact import Mode
 from orchard.gateway.parity import parity
-from orchard.trajectories import Store, Trajectory, to_samples
+from orchard.trajectories import WORK, Store, to_samples
 
 QWEN3 = renderer("qwen3")
 EACH = pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 
 
-async def play(path: Path, mode: Mode, store: Store) -> Trajectory:
-    """Send a run again; the ids of tool calls are those of this time."""
-    calls, ids = calls_of(path), dict[str, str]()
-    tokens = ScriptedTokens(QWEN3, [call["answer"] for call in calls])
-    async with (
-        Gateway(store, {"t": TokenExact(tokens, QWEN3, mode=mode)}) as gateway,
-        aiohttp.ClientSession() as http,
-    ):
-        session = await gateway.open_session()
-        for call in calls:
-            body = json.dumps(call["body"])
-            for old, new in ids.items():
-                body = body.replace(f'"{old}"', f'"{new}"')
-            async with http.post(session.url + call["path"], data=body, headers=call["headers"]) as got:
-                said = await got.text()
-                assert got.status == 200, said
-            answer: dict[str, Any] = store.session(session.id).calls[-1].answer or {}
-            pairs = zip(call["answer"].get("tool_calls", []), answer.get("tool_calls", []), strict=True)
-            ids |= {old["id"]: new["id"] for old, new in pairs}
-    return store.session(session.id)
+async def play(path: Path, mode: Mode, store: Store) -> Replayed:
+    def tokens(answer: Mapping[str, Any]) -> Engine:
+        return TokenExact(ScriptedTokens(QWEN3, [answer]), QWEN3, mode=mode)
+
+    return await replay(path, store, tokens)
 
 
 @EACH
-async def test_a_run_is_one_sample(path: Path, store: Store) -> None:
+async def test_each_conversation_is_one_sample_and_no_id_is_trained_twice(path: Path, store: Store) -> None:
     """Or one for each time that a harness itself went back in its history."""
-    trajectory = await play(path, "splice", store)
-    work = [call for call in trajectory.calls if call.purpose == "agent"]
-    assert [call.matched for call in trajectory.calls] == [call["matched"] for call in calls_of(path)]
-    for call in work:
-        if call.matched == "extends" and call.parent is not None:
+    played = await play(path, "splice", store)
+    trajectory = played.found
+    work = [call for call in trajectory.calls if call.purpose in WORK and call.status == "ok"]
+    assert [call.matched for call in trajectory.calls] == [call["matched"] for call in played.calls]
+    for call, prompt in zip(trajectory.calls, played.prompts, strict=True):
+        assert trajectory.prompt_ids(call.id) == prompt, "the path to a call is the prompt that was served"
+        if call in work and call.matched == "extends" and call.parent is not None:
             before = trajectory.call(call.parent)
             prompt = trajectory.prompt_ids(before.id) or []
             assert call.spliced_ids == call.kept_ids == len(prompt) + len(before.sampled_ids or [])
@@ -60,5 +47,6 @@ async def test_a_run_is_one_sample(path: Path, store: Store) -> None:
 
 @EACH
 async def test_a_stock_server_would_have_made_the_same_prompts(path: Path, store: Store) -> None:
-    trajectory = await play(path, "template", store)
-    assert [(one.differing, one.template) for one in parity(trajectory, QWEN3)] == [(0, True)] * len(trajectory.calls)
+    trajectory = (await play(path, "template", store)).found
+    with_ids = [call for call in trajectory.calls if trajectory.prompt_ids(call.id) is not None]
+    assert [(one.differing, one.template) for one in parity(trajectory, QWEN3)] == [(0, True)] * len(with_ids)
