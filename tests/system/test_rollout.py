@@ -18,13 +18,16 @@ from tests.support.waiting import until
 
 from orchard.core.errors import Conflict, MachineUnfit, SandboxGone, Unavailable
 from orchard.evals.run import Plan, evaluate
-from orchard.gateway import Delta, EngineRequest, EngineUnavailable, Final
+from orchard.gateway import Delta, EngineRequest, EngineUnavailable, Final, ScriptedTokens, TokenExact, bash_step
+from orchard.harness.protocol import SUBMIT_MARKER
 from orchard.harness.registry import HARNESSES
 from orchard.rewards.protocol import Attempt, Reward
 from orchard.rewards.registry import GRADERS
 from orchard.rollout.folder import read_run
 from orchard.rollout.groups import groups
 from orchard.rollout.jobs import Event
+from orchard.rollout.policies import Policy, policy
+from orchard.rollout.toy_model import small_renderer
 from orchard.sandbox import Orchard
 from orchard.sandbox.local import LocalBackend, LocalSettings
 from orchard.tasks.model import GraderSpec, Task, TaskLimits
@@ -136,6 +139,24 @@ async def test_a_run_that_is_resumed_with_other_settings_is_refused_and_a_larger
     assert len(records(tmp_path)) == 1
     await evaluate(replace(toy.plan(tmp_path, 2, MEND, IDLE), attempts=2), orchard)
     assert len(records(tmp_path)) == 8
+
+
+async def test_a_run_for_training_is_token_exact_or_fails_and_says_so(orchard: Orchard, tmp_path: Path) -> None:
+    steps = [bash_step(command) for command in ("echo mended > note", f"echo {SUBMIT_MARKER}")]
+    renderer = small_renderer()
+    engine = TokenExact(ScriptedTokens(renderer, steps), renderer)
+    plan = toy.plan(tmp_path, 1, MEND, Policy("exact", "toy", lambda task: engine), policy("noop"))
+    await evaluate(replace(plan, training=True), orchard)
+    found = {one.rollout.policy: one for one in trajectories(tmp_path) if one.rollout}
+    told = {name: one.sessions[-1].training for name, one in found.items()}
+    assert told == {"exact": True, "mend": True, "noop": False}  # nobody learns what a script says
+    exact, text, script = (one for name in ("exact", "mend", "noop") if (one := found[name].rollout))
+    assert (exact.reward, exact.labels, script.labels) == (1.0, {"training": "yes"}, {"expect": "fail"})
+    assert (text.reward, text.tries) == (None, 1)  # a further try would end the same
+    assert text.failure is not None
+    assert (text.failure.seam, text.failure.reason) == ("engine", "engine_refused")
+    with pytest.raises(Conflict, match="run: training"):
+        await evaluate(plan, orchard)
 
 
 class Away:

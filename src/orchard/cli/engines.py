@@ -36,6 +36,8 @@ class Answering:
     store: Path | None = None
     """Where it was recorded."""
     calls: int | None = None
+    token_ids: bool = False
+    """Ask a server of text for token ids too."""
 
     @property
     def asked_model(self) -> str:
@@ -91,7 +93,7 @@ class Answering:
         from orchard.gateway import OpenAIEngine
         from orchard.gateway.engines.replicas import Replicas
 
-        engines = [OpenAIEngine(url, api_key=self.api_key) for url in self.base_urls]
+        engines = [OpenAIEngine(url, api_key=self.api_key, token_ids=self.token_ids) for url in self.base_urls]
         return engines[0] if len(engines) == 1 else Replicas(engines)
 
     def _exact(self, kind: Literal["transformers", "vllm", "sglang"], folder: Path) -> Engine:

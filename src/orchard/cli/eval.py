@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orchard.rollout.policies import Policy
 
 app = typer.Typer(add_completion=False)
+TRAINING = "Make rollouts to train on: the model's own distribution, token ids (vLLM), or refused."
 EPILOG = "Exit codes: 0 all rollouts are judged · 1 tasks refused, rollouts not judged · 130/143 interrupted, resumable"
 
 
@@ -43,6 +44,7 @@ def evaluate(
     tries: Annotated[int, typer.Option(help="Tries of a rollout that infrastructure breaks.", min=1)] = 3,
     option: Annotated[list[str] | None, typer.Option(help="HARNESS.NAME=JSON, an option of a harness.")] = None,
     validate: Annotated[bool, typer.Option(help="Let a gold and an empty run prove each task first.")] = True,
+    training: Annotated[bool, typer.Option("--training", help=TRAINING)] = False,
     retry_broken: RetryBroken = False,
     url: Url = None,
     json: Json = False,
@@ -59,11 +61,13 @@ def evaluate(
     unknown = sorted(set(only or ()) - {source.id for source in sources})
     if unknown:
         raise InvalidArgument(f"no task {', '.join(unknown)}", field="only")
+    given = values(sampling or [], "sampling")
+    policies = _policies(policy or [], base_url, model or [], api_key_env, given, token_ids=training)
     plan = Plan(
         sources=[source for source in sources if not only or source.id in only], harnesses=harness or ["bash-loop"],
-        policies=_policies(policy or [], base_url, model or [], api_key_env, values(sampling or [], "sampling")),
-        folder=run, attempts=attempts, bounds=Bounds(prepare_at_once, at_once, grade_at_once, tries),
-        validate=validate, retry_broken=retry_broken, config=_by_harness(values(option or [], "option")),
+        policies=policies, folder=run, attempts=attempts, training=training,
+        bounds=Bounds(prepare_at_once, at_once, grade_at_once, tries), validate=validate,
+        retry_broken=retry_broken, config=_by_harness(values(option or [], "option")),
     )  # fmt: skip
     report = console.run_async(run_plan(plan.checked(), url))
     show(report, run, json=json)
@@ -75,7 +79,13 @@ def evaluate(
 
 
 def _policies(
-    names: list[str], base_url: str | None, models: list[str], api_key_env: str, sampling: dict[str, Any]
+    names: list[str],
+    base_url: str | None,
+    models: list[str],
+    api_key_env: str,
+    sampling: dict[str, Any],
+    *,
+    token_ids: bool,
 ) -> list[Policy]:
     from orchard.rollout.policies import model_policy, policy
 
@@ -85,7 +95,7 @@ def _policies(
     if not found and not models:
         raise InvalidArgument("give --policy, or --model with --base-url", field="policy")
     key = env(api_key_env) or ""
-    return found + [model_policy(base_url, name, key, sampling) for name in models if base_url]
+    return found + [model_policy(base_url, name, key, sampling, token_ids=token_ids) for name in models if base_url]
 
 
 def _by_harness(options: dict[str, Any]) -> dict[str, dict[str, Any]]:

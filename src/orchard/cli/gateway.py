@@ -39,7 +39,7 @@ Turns = Annotated[int | None, typer.Option(help="Calls that a session may make."
 Tokens = Annotated[int | None, typer.Option(help="Tokens that a session may use.", min=1)]
 Seconds = Annotated[float | None, typer.Option(help="How long a session may last.", min=0)]
 Cost = Annotated[float | None, typer.Option(help="What a session may cost, by --price.", min=0)]
-TRAINING = "Leave out what changes the distribution (top-p, penalties …), and record what was asked for."
+TRAINING = "Leave out what changes the distribution (top-p, penalties …), and refuse answers without token ids."
 Price = Annotated[str, typer.Option(help="PROMPT,COMPLETION[,CACHED]: of a million tokens, in any one currency.")]
 
 
@@ -86,7 +86,7 @@ def gateway(
         )  # fmt: skip
     answering = Answering(
         engine=engine, base_urls=base_url or (), model=model, api_key=env(api_key_env) or "", tokenizer=tokenizer,
-        mode=mode, script=script, replay=replay, store=store, calls=calls,
+        mode=mode, script=script, replay=replay, store=store, calls=calls, token_ids=training,
     )  # fmt: skip
     budget = _budget(turns, tokens, seconds, cost, price)
     place = _Place(record or default_store(), host, port, session, budget, pairs(label or [], "label"))
@@ -156,7 +156,7 @@ class _Place:
     async def serve(self, engine: Engine, model: str, open_sessions: bool) -> None:
         """Serve until a signal; what runs then is cut and recorded."""
         from orchard.cli.watch import Watched, watching
-        from orchard.gateway import Gateway, GatewayConfig
+        from orchard.gateway import Access, Gateway, GatewayConfig
 
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -168,7 +168,7 @@ class _Place:
 
                 async def opens(name: str, key: str) -> Session:
                     labels = self._labels | ({"name": name} if name else {})
-                    return await gateway.open_session(labels, self._budget, model=model, name=name, api_key=key)
+                    return await gateway.open_session(labels, self._budget, model=model, access=Access(name, key))
 
                 if open_sessions:
                     gateway.at_first_use = opens

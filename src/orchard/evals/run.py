@@ -40,6 +40,8 @@ class Plan:
     """Let a gold and an empty run prove each task first; a task they do not prove is given to no model."""
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """Harness -> its options."""
+    training: bool = False
+    """Make the models' rollouts to be trained on: drawn from their own distributions, with token ids, or refused."""
     retry_broken: bool = False
     """Run again the rollouts that infrastructure broke for good when the run was made."""
 
@@ -96,17 +98,19 @@ class Plan:
     def facts(self) -> dict[str, dict[str, Any]]:
         """Return what decides the results beside the tasks, as ``Facts.hold`` takes it."""
         harnesses = {f"harness {name}": {"options": dict(self.config.get(name, {}))} for name in self.harnesses}
-        return harnesses | {
+        policies = {
             f"policy {one.name}": {"model": one.model, "sampling": dict(one.sampling), "script": one.script}
             for one in self.policies
         }
+        return harnesses | policies | {"run": {"training": self.training}}
 
     def options(self, harness: str, one: Policy) -> dict[str, Any]:
         """Return what ``harness`` is given when ``one`` answers it."""
         return dict(self.config.get(harness, {})) | ({"sampling": dict(one.sampling)} if one.sampling else {})
 
     def _job(self, source: TaskSource, harness: str, one: Policy, attempt: int) -> Job:
-        return Job(source, harness, one, attempt, self.options(harness, one))
+        training = self.training and not one.script  # what a script says is nobody's to learn
+        return Job(source, harness, one, attempt, self.options(harness, one), training)
 
 
 async def evaluate(plan: Plan, orchard: Orchard, observe: Observe = lambda _: None) -> Report:

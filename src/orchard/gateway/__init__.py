@@ -16,11 +16,12 @@ from orchard.gateway.errors import (
 )
 from orchard.gateway.exact import TokenExact
 from orchard.gateway.server import Gateway, GatewayConfig
-from orchard.gateway.session import Budget, Prices, Session, SessionState
+from orchard.gateway.session import Access, Budget, Prices, Session, SessionState
 from orchard.gateway.tokens import Ended, Sampling, TokenEngine, TokenRequest, Tokens
 
 __all__ = [
     "ENGINES",
+    "Access",
     "Budget",
     "BudgetExceeded",
     "ContextOverflow",

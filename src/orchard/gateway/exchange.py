@@ -153,6 +153,7 @@ class Exchange:
                 part = plain(raw)
                 if isinstance(part, Final):
                     draft.time(engine_end=datetime.now(UTC))
+                    draft.check(part)
                     return part
                 if isinstance(part, Answering | Prompted | Tokens):
                     draft.take(part)

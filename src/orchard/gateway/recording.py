@@ -11,6 +11,7 @@ from orchard.core.errors import OrchardError
 from orchard.core.ids import new_id
 from orchard.gateway.dialects.base import ModelRequest
 from orchard.gateway.engine import Answering, Final, Prompted
+from orchard.gateway.errors import EngineRefused
 from orchard.gateway.purpose import Purposes
 from orchard.gateway.sampling import for_training, mask_reason
 from orchard.gateway.tokens import Tokens
@@ -112,13 +113,23 @@ class Draft:
         """Note when something happened; see ``CallTimes``."""
         self._times = self._times.model_copy(update=times)
 
+    def check(self, final: Final) -> None:
+        """See that an answer to be trained on can be.
+
+        Raises:
+            EngineRefused: it has no ids, or no log-probabilities of them; what is replayed is only context.
+        """
+        replayed = self._answering is not None and self._answering.replayed is not None
+        if self.session.training and not replayed and any(ids is None for ids in self._sampled(final)):
+            raise EngineRefused(
+                f"the session is for training, and the engine {self.session.engine.name} gave no token ids with their "
+                "log-probabilities",
+                hint="use an engine of tokens (vllm, sglang, transformers), or do not ask for training",
+            )
+
     def answered(self, final: Final) -> CallRecord:
         """Return the record of a call with a whole answer."""
-        prompt: Sequence[int] | None = final.prompt_ids
-        if prompt is None and self._prompted is not None:
-            prompt = self._prompted.ids
-        sampled = final.sampled_ids if final.sampled_ids is not None else self._ids or None
-        logprobs = final.logprobs if final.logprobs is not None else self._logprobs or None
+        prompt, sampled, logprobs = self._sampled(final)
         sampling = {**self.params, **(final.sampling or {})}
         return self._record(
             model=final.model or self.session.model or self.asked.model,
@@ -141,6 +152,12 @@ class Draft:
             usage=Usage(prompt_tokens=len(prompt or ()) if self._ids else 0, completion_tokens=len(self._ids)),
             **self._exact(prompt, self._ids or None, self._logprobs or None, self.params),
         )  # fmt: skip
+
+    def _sampled(self, final: Final) -> tuple[Sequence[int] | None, list[int] | None, list[float] | None]:
+        """Return the prompt's ids, those that were sampled and their log-probabilities, as far as there are any."""
+        prompt = final.prompt_ids if final.prompt_ids is not None else self._prompted and self._prompted.ids
+        sampled = final.sampled_ids if final.sampled_ids is not None else self._ids or None
+        return prompt, sampled, final.logprobs if final.logprobs is not None else self._logprobs or None
 
     def _record(self, **facts: Any) -> CallRecord:
         placed, known = self.placed, dict(self.known)

@@ -23,7 +23,7 @@ from orchard.gateway.dialects.base import Dialect
 from orchard.gateway.dialects.models import model, models
 from orchard.gateway.engine import Engine
 from orchard.gateway.errors import BodyTooLarge, BudgetExceeded
-from orchard.gateway.session import Budget, Session, body_digest, new_session_id
+from orchard.gateway.session import Access, Budget, Session, body_digest, new_session_id
 from orchard.gateway.sockets import SocketFolder
 from orchard.trajectories import SessionRecord, Store
 
@@ -46,8 +46,7 @@ class GatewayConfig:
     """How long a stream's headers wait for a first sign of the engine, so that a refusal still has its status."""
     body_bytes: int = 64 << 20
     training: bool = False
-    """Whether calls are to be trained on: parameters that change the distribution (top-p, penalties, logit bias …) are
-    then left out, and named in the record."""
+    """Whether calls are to be trained on, where a session does not say it itself; see ``Session.training``."""
 
 
 class Gateway:
@@ -122,9 +121,9 @@ class Gateway:
         engine: str | Engine | None = None,
         model: str = "",
         *,
-        name: str = "",
-        api_key: str = "",
+        access: Access | None = None,
         aliases: Sequence[str] = (),
+        training: bool | None = None,
     ) -> Session:
         """Open a session for one try of one rollout.
 
@@ -133,10 +132,9 @@ class Gateway:
             budget: bounds; none by default.
             engine: a name of those given to the gateway, or an engine (which its owner closes). Default: the first.
             model: asked of the engine, whatever the harness asks for; "" leaves the harness's.
-            name: stands in its URL in place of its id: letters, digits and ``-``, ``_``, ``.``, 200 at most. Whoever
-                knows or guesses it may use the session, so it is for a gateway that only its owner can reach.
-            api_key: of the session; a random one by default.
+            access: a name and a key of the caller's choice; a secret URL and a random key by default.
             aliases: further names that ``/models`` lists, for harnesses that look for theirs there.
+            training: see ``Session.training``; None: as the gateway's configuration says.
 
         Raises:
             Conflict: an open session has this name or key.
@@ -147,19 +145,20 @@ class Gateway:
         sockets = self._sockets
         if sockets is None:
             raise InvalidArgument("the gateway is not running: enter it with 'async with' first")
-        self._check_names(name, api_key)
-        session_id, path = new_session_id(), sockets.new()
+        access = access or Access()
+        self._check_access(access)
+        session_id, path, name = new_session_id(), sockets.new(), access.name
         session = Session(
             id=session_id, url=f"{self.url}/s/{name or session_id}", target=f"unix:{path}", engine=self._engine(engine),
             model=model, aliases=tuple(aliases), store=self._store, labels=dict(labels or {}),
             budget=budget or Budget(), hold_seconds=self._config.hold_seconds, on_close=self.close_session,
-            training=self._config.training,
+            training=self._config.training if training is None else training,
         )  # fmt: skip
-        session.api_key = api_key or session.api_key
+        session.api_key = access.api_key or session.api_key
         await self._store.append(
             SessionRecord(
                 session=session_id, at=datetime.now(UTC), labels=dict(session.labels),
-                budget=session.budget.facts(), engine=session.engine.name, model=model,
+                budget=session.budget.facts(), engine=session.engine.name, model=model, training=session.training,
             )
         )  # fmt: skip
         assert self._runner.server is not None
@@ -171,10 +170,11 @@ class Gateway:
         log.debug("session %s opened: engine %s, labels %s", session_id, session.engine.name, dict(session.labels))
         return session
 
-    def _check_names(self, name: str, api_key: str) -> None:
+    def _check_access(self, access: Access) -> None:
+        name = access.name
         if name and not PREFIX.fullmatch(f"/s/{name}"):
             raise InvalidArgument(f"{name!r} is no name of a session: letters, digits, -, _ and . only", field="name")
-        if name in self._sessions or api_key in self._keys:
+        if name in self._sessions or access.api_key in self._keys:
             raise Conflict(f"a session {name or 'of this key'} is open already", hint="close it, or take another name")
 
     def _engine(self, engine: str | Engine | None) -> Engine:

@@ -61,6 +61,16 @@ class Budget:
         return {name: float(value) for name, value in every.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class Access:
+    """How a session is reached, where its owner chooses."""
+
+    name: str = ""
+    """Stands in its URL in place of its id: letters, digits and ``-``, ``_``, ``.``, 200 at most. Whoever knows or
+    guesses it may use the session, so it is for a gateway that only its owner can reach."""
+    api_key: str = ""
+
+
 @dataclass
 class SessionState:
     """What happened so far, for whoever opened the session."""
@@ -109,7 +119,8 @@ class Session:
     aliases: tuple[str, ...] = ()
     """Further names that ``/models`` lists."""
     training: bool = False
-    """Whether its calls are to be trained on: parameters that change the distribution are then left out, and named."""
+    """Whether its calls are to be trained on. Parameters that change the distribution (top-p, penalties, logit bias …)
+    are then left out, and named in the record; an answer without token ids and their log-probabilities is refused."""
     recorder: Recorder = field(default_factory=Recorder)
     hold_seconds: float = 240.0
     """How long a call waits for an engine that is away."""

@@ -86,7 +86,7 @@ class Attempts:
         engine = job.policy.engine(task)
         budget = Budget(turns=task.limits.turns, seconds=task.limits.seconds + _MARGIN)
         with boundary("gateway"):
-            session = await self._gateway.open_session(labels, budget, engine, job.policy.model)
+            session = await self._gateway.open_session(labels, budget, engine, job.policy.model, training=job.training)
         tried.session, tried.policy_version = session.id, engine.policy_version
         try:
             yield session

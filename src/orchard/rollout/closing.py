@@ -17,6 +17,8 @@ from orchard.rollout.jobs import Job
 from orchard.tasks.model import GraderSpec, Task
 from orchard.trajectories import Failure, RewardRecord, RolloutRecord, ToolRecord
 
+TRAINING = "training"
+"""Label of a rollout whose calls were made to be trained on: ``yes``."""
 SERVER = "model_server"
 """Label of a rollout that a model server answered: its URL."""
 
@@ -54,7 +56,7 @@ def closing_record(run: str, progress: Progress) -> RolloutRecord:
         patch=patch, submission=result.submission if result else None, rewards=rewards,
         reward=_mean(rewards), failure=progress.failure or _ungraded(rewards), environment=environment,
         started_at=progress.started, seconds={"prepare": round(progress.prepare_seconds, 3)} | last.seconds,
-        labels={name: text for name, text in (("expect", job.policy.expect), (SERVER, job.policy.server)) if text},
+        labels=_labels(job),
     )  # fmt: skip
 
 
@@ -93,6 +95,11 @@ def _tool(event: ToolEvent) -> ToolRecord:
         call_id=event.call_id, name=event.name, arguments=dict(event.arguments), output=event.output,
         exit_code=event.exit_code, seconds=event.seconds, error=event.error, tool_call_id=event.tool_call_id,
     )  # fmt: skip
+
+
+def _labels(job: Job) -> dict[str, str]:
+    labels = {"expect": job.policy.expect, SERVER: job.policy.server, TRAINING: "yes" if job.training else ""}
+    return {name: text for name, text in labels.items() if text}
 
 
 def _text(patch: bytes) -> tuple[str, str]:

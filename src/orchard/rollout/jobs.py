@@ -26,6 +26,8 @@ class Job:
     attempt: int
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options of the harness."""
+    training: bool = False
+    """Whether it is to be trained on: see ``Session.training`` of the gateway."""
 
     def rollout_id(self, run: str) -> str:
         """Return the id under which ``run`` records it: the same every time, which is what makes a resume possible."""

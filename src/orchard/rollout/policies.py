@@ -135,8 +135,22 @@ def policy(name: str) -> Policy:
     return Policy(shown, "script", script.engine, script.expect, script=script.model_dump_json(exclude={"about"}))
 
 
-def model_policy(base_url: str, model: str, api_key: str, sampling: Mapping[str, Any] | None = None) -> Policy:
+def model_policy(
+    base_url: str,
+    model: str,
+    api_key: str,
+    sampling: Mapping[str, Any] | None = None,
+    *,
+    token_ids: bool = False,
+) -> Policy:
     """Return a policy that asks ``model`` at any OpenAI-compatible server (``base_url`` with its ``/v1``).
+
+    Args:
+        base_url: of the server.
+        model: as the server calls it.
+        api_key: sent as bearer.
+        sampling: parameters of each request.
+        token_ids: ask for token ids and log-probabilities, without which nothing can be trained on (vLLM).
 
     Raises:
         InvalidArgument: ``base_url`` is no address.
@@ -144,7 +158,7 @@ def model_policy(base_url: str, model: str, api_key: str, sampling: Mapping[str,
     from orchard.gateway.engines.openai import OpenAIEngine
 
     check_url(base_url)
-    engine = OpenAIEngine(base_url, api_key=api_key)
+    engine = OpenAIEngine(base_url, api_key=api_key, token_ids=token_ids)
 
     async def check() -> None:
         await check_server(base_url)

@@ -177,6 +177,8 @@ class SessionRecord(Record):
     budget: dict[str, float] = Field(default_factory=dict[str, float])
     engine: str = ""
     model: str = ""
+    training: bool = False
+    """Whether its calls were to be trained on: drawn from the model's own distribution, with ids, or refused."""
 
 
 class ToolRecord(BaseModel):

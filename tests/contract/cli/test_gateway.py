@@ -1,5 +1,6 @@
 """``orchard gateway`` as a program: whoever is pointed at it by its one line is recorded; a signal ends it clean."""
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from tests.support.cli import orchard
+from tests.support.model_server import ModelServer, say
 from tests.support.service import ORCHARD
 
 from orchard.trajectories import Store
@@ -117,13 +119,22 @@ def test_a_session_may_cost_so_much(tmp_path: Path) -> None:
     assert "budget_exceeded" in running.errors
 
 
-def test_calls_to_train_on_are_drawn_from_the_models_own_distribution(tmp_path: Path) -> None:
-    with gateway(tmp_path, "--session", "mine", "--training") as running:
-        ask(running.url, "any", {**ASK, "top_p": 0.5, "temperature": 0.7})
-        running.end()
+async def test_calls_to_train_on_are_drawn_from_the_models_own_distribution_and_have_ids(tmp_path: Path) -> None:
+    exact: Any = say("Hello.", finish="stop")
+    exact["choices"][0] |= {"token_ids": [5], "logprobs": {"content": [{"token": "Hello.", "logprob": -0.5}]}}
+    exact["prompt_token_ids"] = [1, 2]
+    async with ModelServer([exact, say("Hello.", finish="stop")]) as server:
+        options = ("--engine", "openai", "--base-url", f"{server.url}/v1", "--session", "mine", "--training")
+        with gateway(tmp_path, *options) as running:
+            await asyncio.to_thread(ask, running.url, "any", {**ASK, "top_p": 0.5, "temperature": 0.7})
+            with pytest.raises(HTTPError, match="400"):
+                await asyncio.to_thread(ask, running.url, "any", ASK)
+            running.end()
+        assert server.bodies[0]["return_token_ids"] is True
     with Store(tmp_path / "store") as store:
-        (call,) = store.session(store.aborted()[0].session).calls
-    assert (call.overridden, call.sampling) == ({"top_p": 0.5}, {"temperature": 0.7})
+        call, refused = store.session(store.aborted()[0].session).calls
+    assert (call.overridden, call.sampling["temperature"], call.sampled_ids) == ({"top_p": 0.5}, 0.7, [5])
+    assert (refused.status, refused.error_code) == ("aborted", "engine_refused")
 
 
 def test_sessions_are_opened_at_their_first_use_one_for_each_name_or_key(tmp_path: Path) -> None:
