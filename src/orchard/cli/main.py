@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gateway": ("orchard.cli.gateway", "Record any agent that can be pointed at a model endpoint."),
     "trajectories": ("orchard.cli.trajectories", "List, show and export recorded trajectories."),
     "harness": ("orchard.cli.harness", "List, install and check agent programs."),
+    "tools": ("orchard.cli.tools", "List and clear the tool layers on this machine."),
     "demo": ("orchard.cli.demo", "Scripted agents on real bugs of real libraries, graded and shown."),
     "eval": ("orchard.cli.eval", "Evaluate a model or scripted agents on tasks under harnesses."),
     "report": ("orchard.cli.report", "Report on a run as it stands."),

@@ -6,12 +6,13 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from orchard.core.config import base_env, cache_dir
+from orchard.core.config import base_env
 from orchard.core.disk import needs_room
 from orchard.core.errors import InternalError, InvalidArgument, MachineUnfit, NotFound, Unauthorized, Unavailable
 from orchard.core.scratch import scratch
 from orchard.sandbox.local.failures import reason_in, said
 from orchard.sandbox.local.process import DIE_WITH_US, call
+from orchard.sandbox.toolcache import store
 from orchard.sandbox.toolnames import Tool, parse_tool
 from orchard.sandbox.tools import INSTALL_HINT, find, write_image
 
@@ -46,7 +47,7 @@ def _push(tool: Tool, repository: str, plain: bool) -> str:
     folder = find(tool)
     if folder is None:
         raise NotFound(f"tool {tool} is not in the tool store of this machine", hint=INSTALL_HINT)
-    drafts = cache_dir() / "tools" / ".drafts"
+    drafts = store() / ".drafts"
     with needs_room(drafts), scratch(drafts) as draft:
         layout = draft / "layout"
         written = write_image(folder, layout)

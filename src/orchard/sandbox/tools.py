@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from orchard.core.config import cache_dir
 from orchard.core.disk import needs_room
 from orchard.core.errors import InvalidArgument
 from orchard.core.scratch import scratch
 from orchard.sandbox.layout import ARCHITECTURE, OCI, name_image, new_blobs, put_blob
+from orchard.sandbox.toolcache import place, store, trim, used
 from orchard.sandbox.toolnames import Tool, check_name
 
 INSTALL_HINT = "install it on the machine that makes the sandboxes: orchard harness install NAME"
@@ -31,7 +31,8 @@ _TIME = 946_684_800  # 2000-01-01: of before 1980, zip takes no file
 def add(name: str, folder: Path, *, move: bool = False) -> str:
     """Bring ``folder`` into the store as tool layer ``name``; return ``NAME@sha256:…``, the same for the same content.
 
-    Times, owners and all of the modes but who may execute are made the same for all.
+    Times, owners and all of the modes but who may execute are made the same for all. Layers that nobody has used for a
+    day go where the store would take more than ``ORCHARD_TOOLS_LIMIT`` (20 GiB) otherwise.
 
     Args:
         name: lower-case letters and digits with ``. _ -`` between them.
@@ -42,11 +43,11 @@ def add(name: str, folder: Path, *, move: bool = False) -> str:
         InvalidArgument: the name is none, or the folder holds what is neither file, folder nor link.
         MachineUnfit: the disk is full.
     """
-    home = _store() / check_name(name)
+    home = store() / check_name(name)
     for path in _walk(folder):
         if not any(is_kind(path.lstat().st_mode) for is_kind in (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)):
             raise InvalidArgument(f"{path} is neither file, folder nor link", field="folder")
-    with needs_room(home), scratch(_store() / ".drafts") as draft:
+    with needs_room(home), scratch(store() / ".drafts") as draft:
         fresh = draft / "root"
         if move:
             folder.rename(fresh)
@@ -55,19 +56,24 @@ def add(name: str, folder: Path, *, move: bool = False) -> str:
         _level(fresh)
         tool = Tool(name, f"sha256:{hashlib.sha256(_manifest(_measure(fresh))).hexdigest()}")
         home.mkdir(parents=True, exist_ok=True)
-        if not _place(tool).exists():
+        if not place(tool).exists():
             try:
-                fresh.rename(_place(tool))
+                fresh.rename(place(tool))
             except OSError:
-                if not _place(tool).exists():  # else another process was first
+                if not place(tool).exists():  # else another process was first
                     raise
+        used(tool)
+    trim()
     return str(tool)
 
 
 def find(tool: Tool) -> Path | None:
-    """Return the unpacked folder of ``tool``, or None where the store has it not."""
-    place = _place(tool)
-    return place if place.is_dir() else None
+    """Return the unpacked folder of ``tool``, which counts as used now, or None where the store has it not."""
+    folder = place(tool)
+    if not folder.is_dir():
+        return None
+    used(tool)
+    return folder
 
 
 def write_image(folder: Path, layout: Path) -> str:
@@ -81,14 +87,6 @@ def write_image(folder: Path, layout: Path) -> str:
     manifest = put_blob(blobs, _manifest(layer), "manifest.v1+json")
     name_image(layout, manifest, "1")
     return str(manifest["digest"])
-
-
-def _store() -> Path:
-    return cache_dir() / "tools"
-
-
-def _place(tool: Tool) -> Path:
-    return _store() / tool.name / tool.digest.removeprefix("sha256:")
 
 
 def _level(folder: Path) -> None:

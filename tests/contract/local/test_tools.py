@@ -15,6 +15,7 @@ from orchard.core.errors import CreateFailed, OrchardError
 from orchard.sandbox import Orchard
 from orchard.sandbox.layout import Image, write_layout
 from orchard.sandbox.local import LocalSettings
+from orchard.sandbox.toolcache import clear, layers
 from orchard.sandbox.tools import add
 
 AT = "/opt/orchard/tools"
@@ -68,6 +69,19 @@ async def test_a_tool_is_read_only_on_any_root(
         mounted = next(line for line in tried.text.splitlines() if f" {AT}/busy " in line)
         assert {"ro", "nosuid", "nodev"} <= set(mounted.rpartition("(")[2].rstrip(")").split(","))
     assert left(box.id) == []
+
+
+async def test_a_layer_stays_while_a_sandbox_has_it(orchard: Orchard, busybox_root: str, busy: str, tmp_path: Path):
+    used = tmp_path / "cache" / "tools" / ".used" / busy
+    box = await orchard.create(busybox_root, tools=[busy], ttl=60)
+    os.utime(used, (0, 0))  # asked for long ago
+    assert [one.in_use for one in layers()] == [True]
+    assert clear() == []
+    assert (await box.run(["greet-me"])).check().stdout == b"greet-me of the tool\n"
+    await box.delete(wait=True)
+    assert [str(one.tool) for one in clear()] == [busy]
+    with pytest.raises(CreateFailed, match="not in the tool store"):
+        await orchard.create(busybox_root, tools=[busy], ttl=60)
 
 
 async def test_a_tool_never_shadows_a_program_of_the_image(orchard: Orchard, busybox_root: str, busy: str):
