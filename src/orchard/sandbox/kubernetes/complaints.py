@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ _log = logging.getLogger(__name__)
 _SELECTOR = "involvedObject.kind=Pod,type=Warning,reason!=FailedScheduling"
 _FOREVER = 10.0**9
 _MOST = 5000
+_REFUSED_SECONDS = 60.0  # until it is tried again: rights are granted while a process runs
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Complaint:
 
 class Complaints:
     """Follows the warnings of the namespace; without the right to do so nothing is known, and the status is waited for.
+
+    The right is asked for again every minute, and that it is missing is said once.
 
     Args:
         cluster: whose events.
@@ -47,7 +51,7 @@ class Complaints:
 
     async def run(self) -> None:
         """Follow them until cancelled."""
-        path, version = self._cluster.path("events"), ""
+        path, version, refused = self._cluster.path("events"), "", False
         patience = Patience(_FOREVER, first=0.2, most=10.0)
         while True:
             try:
@@ -55,6 +59,7 @@ class Complaints:
                     page = await self._cluster.get(path, fieldSelector=_SELECTOR, limit="1")
                     version = str(page["metadata"]["resourceVersion"])
                 async with self._cluster.watch(path, version, fieldSelector=_SELECTOR) as events:
+                    refused = False
                     async for event in events:
                         version = str(event["object"]["metadata"]["resourceVersion"])
                         if event["type"] in ("ADDED", "MODIFIED"):
@@ -63,8 +68,10 @@ class Complaints:
             except Expired:
                 version = ""
             except Unauthorized as error:
-                _log.info("events may not be followed: %s", error)
-                return
+                if not refused:
+                    _log.warning("without events a failing pull is told up to ten seconds later: %s", error)
+                version, refused = "", True
+                await asyncio.sleep(_REFUSED_SECONDS)
             except OrchardError as error:
                 await patience.pause(error)
 
