@@ -193,12 +193,14 @@ async def test_what_finds_no_room_in_time_says_why_and_leaves_nothing(
 async def test_a_pod_that_the_namespace_refuses_fails_with_the_clusters_words(
     cluster: Cluster, namespace: str, replica: Replicas
 ) -> None:
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
-    cluster.apply(quota, namespace=namespace)
+    spec = {"limits": [{"type": "Container", "min": {"memory": "1Gi"}}]}
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "large"}, "spec": spec}, namespace=namespace
+    )
     with pytest.raises(CreateFailed) as caught:
         await replica().create(SandboxSpec(cluster.image("busybox"), ttl=300), "refused")
     assert caught.value.reason == "start_failed"
-    assert "exceeded quota" in caught.value.message
+    assert "minimum memory usage per Container is 1Gi" in caught.value.message
 
 
 async def test_a_sandbox_ends_by_its_ttl_with_its_reason(cluster: Cluster, namespace: str, replica: Replicas) -> None:

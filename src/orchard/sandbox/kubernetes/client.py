@@ -49,6 +49,8 @@ class Forbidden(Unauthorized):
     """403. ``name`` is that of the object that an admission rule refused; without one, we may not ask at all."""
 
     name: str | None = None
+    words = ""
+    """The server's own."""
 
 
 class Cluster:
@@ -271,5 +273,5 @@ def failure(status: int, body: bytes, after: str) -> Exception:
         return Unavailable(message, reason=reason)
     error = _KINDS.get(status, OrchardError)(message, reason=reason, hint=_HINTS.get(status))
     if isinstance(error, Forbidden):
-        error.name = details.get("name")
+        error.name, error.words = details.get("name"), words
     return error

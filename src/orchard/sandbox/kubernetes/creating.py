@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import NoReturn, TypeAlias
 
 from orchard.core.errors import Conflict, CreateFailed, InvalidArgument, NotFound, OrchardError
+from orchard.core.retry import Patience
 from orchard.core.tasks import finish
 from orchard.sandbox.kubernetes import deaths, labels
 from orchard.sandbox.kubernetes.cache import Following, PodCache
@@ -24,10 +25,11 @@ from orchard.sandbox.kubernetes.objects import Json, parts
 from orchard.sandbox.kubernetes.pod import SPEC_HASH, ImageFacts, Plan, check, manifest, notes, spec_hash
 from orchard.sandbox.kubernetes.quota import Quotas
 from orchard.sandbox.kubernetes.record import Progress, progress_of
+from orchard.sandbox.kubernetes.refusals import refusal
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
 from orchard.sandbox.kubernetes.toolvolumes import check_kept, check_tools, find_tools
 from orchard.sandbox.kubernetes.turns import Turns
-from orchard.sandbox.types import SandboxSpec, State
+from orchard.sandbox.types import GROUP_LABEL, SandboxSpec, State
 
 Greet: TypeAlias = Callable[[str, str, str], Awaitable[None]]
 """Of id, address and network: returns once the daemon answers and its network is as it was asked for."""
@@ -97,7 +99,8 @@ class Maker:
 
         Raises:
             CreateFailed: nothing is left of it.
-            QuotaExceeded: the tenant has ``most`` already; nothing is left of it.
+            QuotaExceeded: the tenant has ``most`` already, or a ResourceQuota of the namespace had no room for as long
+                as ``create_timeout``, and of a group at once; nothing is left of it.
             Conflict: another specification under the key, or a Pod that is not ours has its name.
             Unsupported: tools, and the cluster has no image volumes, or no repository of them is named.
         """
@@ -118,7 +121,7 @@ class Maker:
             mine = who
             try:
                 async with self._quotas.room(tenant, name, most):
-                    pod, who = await self._post(manifest(plan, self._settings), spec, mine)
+                    pod, who = await self._post(manifest(plan, self._settings), spec, mine, end_turn)
                 split.lap("api")
                 if deaths.classify(pod) is None:
                     pod = await self._quotas.within(who, most, self._ready(who, spec, split, end_turn))
@@ -133,8 +136,14 @@ class Maker:
             self.on_split(split)
         return pod, who
 
-    async def _post(self, body: Json, spec: SandboxSpec, who: Identity) -> tuple[Json, Identity]:
-        pods = self._cluster.path("pods")
+    async def _post(
+        self, body: Json, spec: SandboxSpec, who: Identity, end_turn: Callable[[], None]
+    ) -> tuple[Json, Identity]:
+        """Put the Pod on record; while a ResourceQuota is used up try again, and hold up nobody.
+
+        Groups do not wait for one: two of them would, each with a part of its room.
+        """
+        pods, patience = self._cluster.path("pods"), Patience(spec.create_timeout, first=0.5, most=10.0)
         while True:
             try:
                 pod = await finish(self._cluster.create(pods, body))
@@ -146,10 +155,12 @@ class Maker:
             except Forbidden as error:
                 if error.name is None:
                     raise
-                raise CreateFailed(
-                    f"the cluster refuses the Pod: {error.message}", reason="start_failed",
-                    hint="a quota, PodSecurity or another admission rule of its namespace says so",
-                ) from error  # fmt: skip
+                refused, passing = refusal(error)
+                if not passing or GROUP_LABEL in spec.labels:
+                    raise refused from error
+                end_turn()
+                await patience.pause(refused)
+                continue
             owner = self._key.owner(pod, labels.TENANT)
             if owner is None:
                 raise Conflict(
