@@ -1,4 +1,4 @@
-"""The ResourceQuota of a namespace: its refusal is waited out, and told as a quota."""
+"""Quotas: the namespace's own, whose refusal is waited out, and a tenant's, over all replicas at once."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from tests.support.waiting import until
 from orchard.core.errors import QuotaExceeded
 from orchard.sandbox import Orchard
 from orchard.sandbox.kubernetes import KubernetesBackend
+from orchard.sandbox.kubernetes.labels import TENANT
 from orchard.sandbox.types import SandboxSpec, State
 
 Replicas = Callable[..., KubernetesBackend]
@@ -63,3 +64,42 @@ async def test_what_finds_no_room_in_a_resource_quota_is_told_as_a_quota_and_lea
         assert [info.id for info in await orchard.list()] == [made.id]
         assert len(await pods(cluster, namespace)) == 1
         await orchard.delete(made.id)
+
+
+async def test_a_tenants_quota_of_fifty_holds_over_three_replicas_and_two_hundred_creates(
+    cluster: Cluster, namespace: str, replica: Replicas
+) -> None:
+    """No node takes these Pods, so they count and cost nothing.
+
+    The slack: each further replica may have as many again on record, until it has seen the others' Pods and they are
+    a second old; none of these is answered for.
+    """
+    quota, asked, count = 50, 200, 3
+    backends, watching = [replica(node_selector={"no": "such-node"}) for _ in range(count)], replica()
+    living, most = set[str](), 0
+
+    def note(before: dict[str, Any] | None, after: dict[str, Any] | None) -> None:
+        nonlocal most
+        if after is None or after["metadata"].get("deletionTimestamp"):
+            living.difference_update({pod["metadata"]["name"] for pod in (before, after) if pod})
+        else:
+            living.add(after["metadata"]["name"])
+        most = max(most, len(living))
+
+    (await watching.live()).cache.listeners.append(note)
+    spec = SandboxSpec(cluster.image("busybox"), ttl=300, create_timeout=3600, labels={TENANT: "bounded"})
+    making = [
+        asyncio.ensure_future(backends[number % count].create_within(spec, f"k{number}", quota))
+        for number in range(asked)
+    ]
+    try:
+        await until(lambda: sum(each.done() for each in making) >= asked - quota and len(living) == quota)
+        ended = [each for each in making if each.done()]
+        assert {type(each.exception()) for each in ended} == {QuotaExceeded}
+        assert len(ended) == asked - quota
+        assert most <= count * quota
+        assert len(await pods(cluster, namespace)) == quota
+    finally:
+        for each in making:
+            each.cancel()
+        await asyncio.gather(*making, return_exceptions=True)
