@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from orchard.cli import console
 from orchard.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from orchard.gateway import Engine
+    from orchard.gateway.rendering.base import Renderer
     from orchard.gateway.tokens import TokenEngine
     from orchard.trajectories import Trajectory
 
@@ -36,6 +38,10 @@ class Answering:
     store: Path | None = None
     """Where it was recorded."""
     calls: int | None = None
+    device: str | None = None
+    """Where ``transformers`` computes; its own default."""
+    dtype: str | None = None
+    """Of its weights."""
     token_ids: bool = False
     """Ask a server of text for token ids too."""
 
@@ -44,13 +50,18 @@ class Answering:
         """The name under which the engine is asked, whatever the harness asks for; "" leaves the harness's."""
         return "" if self.engine == "transformers" else self.model
 
-    def open(self) -> Engine:
-        """Return the engine.
+    async def open(self) -> Engine:
+        """Return the engine; a model of this process is loaded then, so what is wrong with it is told at once.
 
         Raises:
-            InvalidArgument: the options name none, or two that exclude each other.
+            InvalidArgument: the options name none, or two that exclude each other, or a model that cannot be loaded.
+            MachineUnfit: torch or transformers are not installed.
             NotFound: no such recording, or no tokenizer in the folder.
+            Unsupported: the model cannot be run here.
         """
+        if self.engine != "transformers" and (self.device or self.dtype):
+            option = "device" if self.device else "dtype"
+            raise InvalidArgument(f"--{option} is for --engine transformers: a server has its own", field=option)
         if [self.script, self.replay or self.engine].count(None) != 1:
             raise InvalidArgument(
                 "say what answers: either --script, or --engine, or --replay (with --engine for what comes after it)",
@@ -60,7 +71,7 @@ class Answering:
             from orchard.gateway import ScriptEngine
 
             return ScriptEngine.load(self.script)
-        live = self._live() if self.engine is not None else None
+        live = await self._live() if self.engine is not None else None
         if self.replay is None:
             assert live is not None
             return live
@@ -74,11 +85,12 @@ class Answering:
         with open_store(self.store) as store:
             return recorded(store, name)
 
-    def _live(self) -> Engine:
+    async def _live(self) -> Engine:
         if self.engine not in KINDS:
             raise InvalidArgument(f"engine must be one of {', '.join(KINDS)}, not {self.engine!r}", field="engine")
         if self.engine == "transformers":
-            return self._exact("transformers", Path(self.model or ""))
+            return await self._embedded(Path(self.model or ""))
+        from orchard.gateway.exact import TokenExact
         from orchard.rollout.policies import check_url
 
         if not self.base_urls:
@@ -87,7 +99,22 @@ class Answering:
             check_url(url)
         if self.engine == "openai":
             return self._servers()
-        return self._exact(cast('Literal["vllm", "sglang"]', self.engine), self.tokenizer or Path(self.model))
+        renderer = self._renderer(self.tokenizer or Path(self.model), "--tokenizer")
+        return TokenExact(self._served(self.engine), renderer, mode=cast('Literal["splice"]', self.mode))
+
+    async def _embedded(self, folder: Path) -> Engine:
+        from orchard.gateway.engines.transformers import TransformersEngine
+        from orchard.gateway.exact import TokenExact
+
+        renderer = self._renderer(folder, "--model")
+        engine = TransformersEngine(folder, device=self.device or "cpu", dtype=self.dtype)
+        try:
+            with console.working(f"loading {folder}"):
+                await engine.ready()
+        except BaseException:
+            await engine.close()
+            raise
+        return TokenExact(engine, renderer, mode=cast('Literal["splice"]', self.mode))
 
     def _servers(self) -> Engine:
         from orchard.gateway import OpenAIEngine
@@ -96,28 +123,23 @@ class Answering:
         engines = [OpenAIEngine(url, api_key=self.api_key, token_ids=self.token_ids) for url in self.base_urls]
         return engines[0] if len(engines) == 1 else Replicas(engines)
 
-    def _exact(self, kind: Literal["transformers", "vllm", "sglang"], folder: Path) -> Engine:
-        from orchard.gateway.exact import TokenExact
+    def _renderer(self, folder: Path, option: str) -> Renderer:
         from orchard.gateway.rendering.load import load_renderer
 
         if self.mode not in ("splice", "template"):
             raise InvalidArgument(f"mode must be splice or template, not {self.mode!r}", field="mode")
         if not (folder / "tokenizer.json").is_file():
-            option = "--model" if kind == "transformers" else "--tokenizer"
             raise InvalidArgument(
-                f"--engine {kind} renders the prompts itself and needs the model's tokenizer: {option} FOLDER",
+                f"--engine {self.engine} renders the prompts itself and needs the model's tokenizer: {option} FOLDER",
                 field="tokenizer", hint="a folder with tokenizer.json and tokenizer_config.json",
             )  # fmt: skip
-        renderer = load_renderer(self.tokenizer or folder)
-        return TokenExact(self._tokens(kind, folder), renderer, mode=cast('Literal["splice"]', self.mode))
+        return load_renderer(self.tokenizer or folder)
 
-    def _tokens(self, kind: str, folder: Path) -> TokenEngine:
+    def _served(self, kind: str) -> TokenEngine:
         from orchard.gateway.engines import TOKEN_ENGINES
         from orchard.gateway.engines.replicas import TokenReplicas
 
         make = TOKEN_ENGINES[kind]
-        if kind == "transformers":
-            return make(folder)
         model = None if Path(self.model).is_dir() else self.model or None
         engines = [make(url, model=model, api_key=self.api_key) for url in self.base_urls]
         return engines[0] if len(engines) == 1 else TokenReplicas(engines)

@@ -18,7 +18,7 @@ from orchard.core.config import env
 from orchard.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from orchard.gateway import Budget, Engine, Session
+    from orchard.gateway import Budget, Session
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEFAULT_PORT = 8421
@@ -29,6 +29,10 @@ Record = Annotated[
     Path | None, typer.Option(help="Folder of the store; by default the one that `orchard trajectories` reads.")
 ]
 Tokenizer = Annotated[Path | None, typer.Option(help="Folder of the tokenizer and template; vllm, sglang.")]
+Device = Annotated[str | None, typer.Option(help="Where transformers computes: cpu (by default), cuda, cuda:1 ….")]
+Dtype = Annotated[
+    str | None, typer.Option(help="Of its weights: float32 (by default on a CPU), bfloat16 (elsewhere), float16.")
+]
 Mode = Annotated[str, typer.Option(help="splice keeps sampled ids as they are, template renders each prompt anew.")]
 Replay = Annotated[str | None, typer.Option(help="Id of a rollout or session whose answers are given again.")]
 Calls = Annotated[int | None, typer.Option(help="Replay so many calls; --engine answers the rest.", min=0)]
@@ -52,6 +56,8 @@ def gateway(
     model: Model = "",
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the server's key.")] = "OPENAI_API_KEY",
     tokenizer: Tokenizer = None,
+    device: Device = None,
+    dtype: Dtype = None,
     mode: Mode = "splice",
     script: Annotated[Path | None, typer.Option(help="Steps in place of a model: .json, .toml or .py.")] = None,
     replay: Replay = None,
@@ -87,11 +93,12 @@ def gateway(
     answering = Answering(
         engine=engine, base_urls=base_url or (), model=model, api_key=env(api_key_env) or "", tokenizer=tokenizer,
         mode=mode, script=script, replay=replay, store=store, calls=calls, token_ids=training,
+        device=device, dtype=dtype,
     )  # fmt: skip
     budget = _budget(turns, tokens, seconds, cost, price)
     place = _Place(record or default_store(), host, port, session, budget, pairs(label or [], "label"))
     place.training = training
-    console.run_async(place.serve(answering.open(), answering.asked_model, open_sessions))
+    console.run_async(place.serve(answering, open_sessions))
 
 
 def _budget(turns: int | None, tokens: int | None, seconds: float | None, cost: float | None, price: str) -> Budget:
@@ -153,11 +160,12 @@ class _Place:
         self._budget, self._labels = budget, labels
         self.training = False
 
-    async def serve(self, engine: Engine, model: str, open_sessions: bool) -> None:
+    async def serve(self, answering: Answering, open_sessions: bool) -> None:
         """Serve until a signal; what runs then is cut and recorded."""
         from orchard.cli.watch import Watched, watching
         from orchard.gateway import Access, Gateway, GatewayConfig
 
+        engine, model = await answering.open(), answering.asked_model
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)

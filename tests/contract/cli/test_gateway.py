@@ -4,11 +4,9 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import termios
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -16,53 +14,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 from tests.support.cli import orchard
+from tests.support.gateway_program import ASK, ask, gateway
 from tests.support.model_server import ModelServer, say
-from tests.support.service import ORCHARD
 
 from orchard.trajectories import Store
-
-STEPS = [{"bash": "ls"}, "I am done."]
-ASK: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content": "Which files?"}]}
-
-
-class Running:
-    """A running ``orchard gateway``, and what it has printed so far."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        self.process, self.errors = process, ""
-        self.lines = [process.stdout.readline()]
-        words = dict(word.split("=", 1) for word in self.lines[0].split()[1:])
-        self.url, self.key = words["ANTHROPIC_BASE_URL"], words["OPENAI_API_KEY"]
-        assert words["OPENAI_BASE_URL"] == f"{self.url}/v1"
-
-    def end(self, number: int = signal.SIGINT) -> int:
-        self.process.send_signal(number)
-        _, self.errors = self.process.communicate(timeout=30)
-        return self.process.returncode
-
-
-@contextmanager
-def gateway(folder: Path, *argv: str, stderr: int = subprocess.PIPE) -> Iterator[Running]:
-    script = folder / "steps.json"
-    script.write_text(json.dumps(STEPS))
-    words = [*ORCHARD, "gateway", "--record", str(folder / "store"), "--port", "0", *argv]
-    words += [] if "--replay" in argv or "--engine" in argv else ["--script", str(script)]
-    process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=stderr, text=True, stdin=subprocess.DEVNULL,
-        env={**os.environ, "ORCHARD_HOME": str(folder / "home")},
-    )  # fmt: skip
-    try:
-        yield Running(process)
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def ask(url: str, key: str, body: dict[str, Any] = ASK) -> dict[str, Any]:
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    with urlopen(Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers), timeout=30) as answer:
-        return json.load(answer)["choices"][0]["message"]
 
 
 def test_one_line_points_an_agent_at_it_and_a_signal_ends_it_clean(tmp_path: Path) -> None:
@@ -200,6 +155,8 @@ def test_a_recording_answers_again(tmp_path: Path) -> None:
         (["--engine", "openai", "--base-url", "nowhere"], "no URL"),
         (["--engine", "transformers", "--model", "/nope"], "--model FOLDER"),
         (["--engine", "vllm", "--base-url", "http://127.0.0.1:1"], "--tokenizer FOLDER"),
+        (["--engine", "openai", "--base-url", "http://127.0.0.1:1", "--device", "cuda"], "--device is for"),
+        (["--script", "x.json", "--dtype", "bfloat16"], "--dtype is for"),
         (["--host", "0.0.0.0", "--session", "mine"], "loopback"),
         (["--script", "x.json", "--price", "1"], "PROMPT,COMPLETION"),
         (["--script", "x.json", "--cost", "1"], "prices"),

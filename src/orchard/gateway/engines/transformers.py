@@ -74,7 +74,7 @@ class TransformersEngine:
         Raises:
             MachineUnfit: torch or transformers are not installed.
             Unsupported: its architecture cannot be run here.
-            InvalidArgument: the folder's files are no model, or the memory is too small for it.
+            InvalidArgument: the folder's files are no model, the device is not here, or the memory is too small.
         """
         if self._batch is None:
             self._batch = self._submit(self._load)

@@ -15,6 +15,7 @@ from orchard.gateway.engines.transformers_engine.libraries import Tensor, torch,
 from orchard.gateway.engines.transformers_engine.memory import Kept
 from orchard.gateway.errors import EngineRefused
 
+_TYPES = ("float32", "bfloat16", "float16")
 _PROBE = (5, 3)
 """Lengths of the two pieces by which a loaded model is tried."""
 _ALIKE = 1e-3
@@ -30,13 +31,13 @@ class Model:
         dtype: ``float32``, ``bfloat16`` …; None: float32 on a CPU, else bfloat16.
 
     Raises:
-        InvalidArgument: there is no model in the folder.
+        InvalidArgument: there is no model in the folder, no such device here, or no such type.
         Unsupported: its architecture needs what ``attention`` does not do.
     """
 
     def __init__(self, folder: Path, device: str, dtype: str | None) -> None:
         attention.register()
-        self._dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
+        self._dtype = _placed(device, dtype)
         try:
             self._net = _loaded(folder, self._dtype, attn_implementation=attention.NAME).to(device).eval()
         except (OSError, ValueError) as error:
@@ -128,6 +129,22 @@ def context_of(folder: Path) -> int | None:
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"no model in {folder}: {error}", field="folder") from error
     return cast("int | None", facts.get("max_position_embeddings"))
+
+
+def _placed(device: str, dtype: str | None) -> str:
+    """Return the type of a model's weights on a device, once both are known to be there."""
+    t = torch()
+    try:
+        on_cpu = t.device(device).type == "cpu"
+        t.zeros(1, device=device).item()
+    except (AssertionError, RuntimeError) as error:  # what a build without that kind says, and one with none
+        words = str(error).strip().split("\n")[0]
+        hint = "cpu, or cuda (cuda:1 …) where torch sees a GPU"
+        raise InvalidArgument(f"torch has no device {device!r} here: {words}", field="device", hint=hint) from error
+    chosen = dtype or ("float32" if on_cpu else "bfloat16")
+    if chosen not in _TYPES:
+        raise InvalidArgument(f"dtype must be {', '.join(_TYPES)}, not {chosen!r}", field="dtype")
+    return chosen
 
 
 def _check(config: Any) -> None:
