@@ -13,6 +13,7 @@ from orchard.gateway.errors import (
     EngineUnavailable,
     ReplayMismatch,
     ScriptEnded,
+    TextOnly,
 )
 from orchard.gateway.exact import TokenExact
 from orchard.gateway.server import Gateway, GatewayConfig
@@ -47,6 +48,7 @@ __all__ = [
     "ScriptedTokens",
     "Session",
     "SessionState",
+    "TextOnly",
     "TokenEngine",
     "TokenExact",
     "TokenRequest",

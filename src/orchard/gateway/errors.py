@@ -6,6 +6,7 @@ OrchardError
 ├── BudgetExceeded(budget)      the session's turns, tokens, seconds or cost are used up; final
 ├── EngineRefused(http_status, body) the engine says that the request is wrong; final, passed on as it is
 │   ├── ContextOverflow(prompt_tokens, context) the prompt leaves no room for an answer
+│   ├── TextOnly                the request holds an image or a file, and the model is asked in text's ids
 │   ├── ScriptEnded             a script has no further step
 │   └── ReplayMismatch          the request is not the recorded one; the message names the first difference
 └── Unavailable
@@ -58,6 +59,18 @@ class ContextOverflow(EngineRefused):
             f"{prompt_tokens} tokens. Please reduce the length of the messages."
         )
         self.prompt_tokens, self.context = prompt_tokens, context
+
+
+class TextOnly(EngineRefused):
+    """The request holds a part of another kind than text; ``kind`` is its type, ``role`` its message's."""
+
+    code = "text_only"
+
+    def __init__(self, kind: object, role: object) -> None:
+        super().__init__(
+            f"a message of role {role!r} holds a part of type {kind!r}, and prompts are made of text alone here",
+            hint="leave it out, or let the gateway ask a server that takes such parts: --engine openai",
+        )
 
 
 class ScriptEnded(EngineRefused):

@@ -224,5 +224,5 @@ def _blaming_engine(session: Session) -> Iterator[None]:
         raise
 
 
-FINAL_CODES = {"engine_refused", "script_ended", "replay_mismatch"}
+FINAL_CODES = {"engine_refused", "script_ended", "replay_mismatch", "text_only"}
 """Codes of an engine that answers the same to another try."""

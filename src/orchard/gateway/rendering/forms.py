@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from orchard.gateway.errors import EngineRefused
+from orchard.gateway.errors import TextOnly
 from orchard.trajectories.messages import PARTS, Message, reasoning_of, text_of_part
 
 _REASONING = ("reasoning", "thinking")
@@ -21,14 +21,14 @@ def prepared(messages: Sequence[Message], *, developer: bool = False) -> list[Me
         developer: whether the template knows this role; else it is the system's.
 
     Raises:
-        EngineRefused: they hold more than text.
+        TextOnly: they hold more than text.
     """
     return [_prepared(message, developer=developer) for message in messages]
 
 
 def _prepared(message: Message, *, developer: bool) -> Message:
     form = {key: value for key, value in message.items() if value is not None and key not in _REASONING}
-    form["content"] = _text(message.get("content"))
+    form["content"] = _text(message.get("content"), message.get("role"))
     if reasoning := reasoning_of(message):
         form["reasoning_content"] = reasoning
     if message.get("role") == "developer" and not developer:
@@ -38,19 +38,19 @@ def _prepared(message: Message, *, developer: bool) -> Message:
     return {**form, "tool_calls": [_call(call) for call in calls]} if calls else form
 
 
-def _text(content: Any) -> str:
+def _text(content: Any, role: object) -> str:
     """See ``PARTS``."""
     if content is None or isinstance(content, str):
         return content or ""
     parts = cast("list[Any]", content) if isinstance(content, list) else [content]
-    return PARTS.join(_part(part) for part in parts)
+    return PARTS.join(_part(part, role) for part in parts)
 
 
-def _part(part: Any) -> str:
+def _part(part: Any, role: object) -> str:
     text = text_of_part(part)
     if text is None:
         kind = cast("Message", part).get("type") if isinstance(part, dict) else None
-        raise EngineRefused(f"a message holds a part of type {kind!r}, and this model reads text only")
+        raise TextOnly(kind, role)
     return text
 
 
