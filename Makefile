@@ -4,6 +4,7 @@ SHELL := /bin/bash
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PYTEST := python -m pytest
+SPREAD := -n 4 --dist loadfile
 CLUSTER_TESTS := $(PYTEST) -q tests/kubernetes -m "not alone" -n 3 --dist loadgroup && $(PYTEST) -q tests/kubernetes -m alone
 SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
@@ -29,13 +30,14 @@ lint: sandboxd ## format, lint, types, import rules, Go vet
 	cd sandboxd && go vet ./...
 
 unit: sandboxd ## unit tests and size budgets, Go tests with the race detector
-	$(PYTEST) -q tests/unit tests/arch
+	$(PYTEST) -q tests/unit tests/arch $(SPREAD)
 	cd sandboxd && go test -race ./...
 
 contract: sandboxd ## both sides of each seam against the real other side
-	$(PYTEST) -q tests/contract
+	$(PYTEST) -q tests/contract -m "not slow" $(SPREAD)
 
-system: sandboxd ## whole rollouts, kill -9 and resume, conformance, the snippets of README and docs
+system: sandboxd ## whole rollouts, kill -9 and resume, conformance, the snippets of README and docs, slow contract tests
+	$(PYTEST) -q tests/contract -m slow $(SPREAD)
 	$(PYTEST) -q tests/system -m "not vm and not twins and not twins_all"
 
 vm: sandboxd ## limits, OOM, kill and life on pure cgroup v2, in a virtual machine under software emulation

@@ -15,6 +15,7 @@ from tests.support.users import REPOSITORY, needs_open_checkout
 from orchard.core.config import cache_dir
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.root,
     pytest.mark.skipif(
         os.getuid() != 0, reason="only root can make a user; as an ordinary user the suite is this test"

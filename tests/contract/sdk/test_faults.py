@@ -46,6 +46,7 @@ def each_fault(number: int, chance: random.Random) -> Fault:
     ][number % 6]
 
 
+@pytest.mark.slow
 async def test_a_command_under_faults_runs_once_two_hundred_times(
     orchard: Orchard, daemon: DaemonBackend, box: Sandbox, short_path: Path
 ) -> None:
