@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -77,6 +78,11 @@ class VllmServer:
             except ProcessLookupError:
                 return
             time.sleep(0.05)
+
+    def models(self) -> list[str]:
+        """Return the names of the model and of the adapters that it has."""
+        with urllib.request.urlopen(self.url + "/v1/models", timeout=10) as answer:
+            return [model["id"] for model in json.load(answer)["data"]]
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels."""

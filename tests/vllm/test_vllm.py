@@ -179,6 +179,8 @@ async def test_adapters_come_in_while_it_runs(server: VllmServer, weights: Path,
         right, wrong = (weights, merged) if version == "0" else (merged, weights)
         assert off(right, ids, logprobs) < CLOSE < off(wrong, ids, logprobs)
     await engine.close()
+    model, newest = server.models()
+    assert (model, newest.partition("-")[0]) == ("smol", "2")
 
 
 async def test_new_weights_by_path_in_mid_answer_and_again_after_a_restart(

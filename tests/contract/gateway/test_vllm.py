@@ -1,6 +1,7 @@
 """The vLLM engine against answers as vLLM gives them (the lane of ``tests/vllm`` runs the real server)."""
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from tests.contract.gateway.token_server import (
     MODELS,
     PROMPT,
     VLLM_ANSWER,
+    TokenServer,
     asks,
     sample,
     serving,
@@ -16,8 +18,9 @@ from tests.contract.gateway.token_server import (
     vllm_event,
     vllm_probe,
 )
+from tests.support.waiting import until
 
-from orchard.gateway import ContextOverflow, EngineRefused, EngineUnavailable
+from orchard.gateway import ContextOverflow, Ended, EngineRefused, EngineUnavailable
 from orchard.gateway.engines.vllm import VllmEngine
 from orchard.trajectories import PolicySpan
 
@@ -243,6 +246,50 @@ async def test_an_adapter_has_a_new_name_each_time_and_runs_to_its_end() -> None
     assert [body["model"] for body in server.bodies("/v1/completions")] == ["smol", second["lora_name"]]
     assert (old.policy_version, old.spans, new.policy_version) == ("0", (), "1")
     assert "/pause?mode=keep" not in server.paths
+
+
+def unloaded(server: TokenServer) -> list[int]:
+    """Which of the adapters that it was given it was told to forget, in that order."""
+    given = [body["lora_name"] for body in server.bodies("/v1/load_lora_adapter")]
+    return [given.index(body["lora_name"]) for body in server.bodies("/v1/unload_lora_adapter")]
+
+
+async def test_an_adapter_goes_with_the_last_answer_that_needs_it() -> None:
+    server = vllm()
+    server.gate = asyncio.Event()
+    async with serving(server):
+        engine = VllmEngine(server.url, lora=True)
+        await engine.update_weights(Path("/adapters/0"), "0")
+        async with aclosing(engine.generate(asks())) as first, aclosing(engine.generate(asks("other"))) as second:
+            await anext(first)
+            await anext(second)
+            for version in ("1", "2"):
+                await engine.update_weights(Path("/adapters", version), version)
+            await until(lambda: unloaded(server) == [1])  # which nobody was answered by
+            await second.aclose()  # its reader is gone
+            assert unloaded(server) == [1]
+            server.gate.set()
+            assert [part async for part in first][-1] == Ended("stop", "0", cached_tokens=2)
+        await until(lambda: unloaded(server) == [1, 0])
+        await sample(engine, asks())
+        await engine.close()
+    assert unloaded(server) == [1, 0]
+
+
+async def test_an_adapter_that_could_not_be_unloaded_is_with_the_next_answer() -> None:
+    gone = (404, {"error": {"message": "The lora adapter cannot be found.", "type": "NotFoundError", "code": 404}})
+    async with serving(vllm(unload=[(503, {}), gone])) as server:
+        engine = VllmEngine(server.url, lora=True)
+        for version in ("0", "1"):
+            await engine.update_weights(Path("/adapters", version), version)
+
+        async def told_again() -> bool:
+            await sample(engine, asks())
+            return unloaded(server) == [0, 0]
+
+        await until(told_again)
+        await engine.close()
+    assert unloaded(server) == [0, 0]
 
 
 async def test_routed_experts_come_with_whole_answers() -> None:

@@ -138,7 +138,8 @@ def vllm(**replies: list[Any]) -> TokenServer:
         "/v1/models": [MODELS], "/v1/completions": replies.get("completions", [VLLM_ANSWER]), "/health": [{}],
         "/pause": [{"status": "paused"}], "/resume": [{"status": "resumed"}], "/reset_prefix_cache": [{}],
         "/collective_rpc": replies.get("rpc", [{"results": [None]}]),
-        "/v1/load_lora_adapter": [{}], "/weight_info": replies.get("info", [{"weight_version": "1"}]),
+        "/v1/load_lora_adapter": [{}], "/v1/unload_lora_adapter": replies.get("unload", [{}]),
+        "/weight_info": replies.get("info", [{"weight_version": "1"}]),
         "/update_weight_version": [{"success": True}],
     }  # fmt: skip
     return TokenServer(paths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -95,7 +95,7 @@ class ServedEngine(ABC):
             EngineUnavailable: it is away, or broke off.
         """
         await self._meet(request)
-        with self._calls.one(request.session) as call:
+        with self._calls.one(request.session) as call, self._using():
             reading = self._reading(request, call)
             try:
                 async with aclosing(self._read(self._body(request, call), reading)) as answer:
@@ -192,6 +192,10 @@ class ServedEngine(ABC):
                 await self._take(path, version)
                 raise EngineUnavailable("the server was started anew, and was given its weights again")
             self._seen = made
+
+    def _using(self) -> AbstractContextManager[None]:
+        """Return what keeps on the server, while an answer runs, what it is sampled with."""
+        return nullcontext()
 
     def _version(self, reading: Answer) -> str | None:
         """Return which weights sampled what comes in now."""

@@ -6,10 +6,11 @@ path; with ``--enable-lora`` and ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`` adapters
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, cast
 
+from orchard.gateway.engines.adapters import Adapters
 from orchard.gateway.engines.http import logprob
 from orchard.gateway.engines.running import Call
 from orchard.gateway.engines.served import Answer, ServedEngine
@@ -36,22 +37,19 @@ class VllmEngine(ServedEngine):
     def __init__(self, base_url: str, *, lora: bool = False, routed_experts: bool = False, **options: Any) -> None:
         super().__init__(base_url, **options)
         self._lora, self._whole = lora, routed_experts
-        self._adapter: str | None = None
+        self._adapters = Adapters(self._server)
 
     async def _take(self, path: Path, version: str) -> None:
         if not self._lora:
             await super()._take(path, version)
             return
-        # Nothing is held: running answers end with the adapter that they began with. Its name is new each time, since
-        # the server's prefix cache goes by the name.
-        name = f"{version}-{token_hex(4)}"
-        await self._server.call("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
-        self._adapter, self.policy_version, self._given = name, version, (path, version)
+        await self._adapters.load(path, version)  # nothing is held: running answers end as they began
+        self.policy_version, self._given = version, (path, version)
 
     async def _holds(self, version: str) -> bool:
         if self._lora:
             models = await self._server.call("/v1/models", method="GET")
-            return any(model["id"] == self._adapter for model in models["data"])
+            return any(model["id"] == self._adapters.newest for model in models["data"])
         return (await self._server.call("/weight_info", method="GET")).get("weight_version") == version
 
     async def _hold(self) -> None:
@@ -73,6 +71,14 @@ class VllmEngine(ServedEngine):
     async def _go_on(self) -> None:
         await self._server.call("/resume")
 
+    async def close(self) -> None:
+        """Close the connections; the newest adapter stays on the server."""
+        await self._adapters.close()
+        await super().close()
+
+    def _using(self) -> AbstractContextManager[None]:
+        return self._adapters.used()
+
     def _version(self, reading: Answer) -> str | None:
         return cast("_Reading", reading).began if self._lora else self.policy_version
 
@@ -82,8 +88,8 @@ class VllmEngine(ServedEngine):
     def _body(self, request: TokenRequest, call: Call) -> Message:
         drawn = request.sampling
         body: Message = {
-            "model": self._adapter or self._model, "prompt": list(request.ids), "return_token_ids": True, "logprobs": 0,
-            "max_tokens": self._room(request), "temperature": drawn.temperature, "top_p": drawn.top_p,
+            "model": self._adapters.newest or self._model, "prompt": list(request.ids), "return_token_ids": True,
+            "logprobs": 0, "max_tokens": self._room(request), "temperature": drawn.temperature, "top_p": drawn.top_p,
             "top_k": drawn.top_k, "min_p": drawn.min_p, "presence_penalty": drawn.presence_penalty,
             "frequency_penalty": drawn.frequency_penalty, "repetition_penalty": drawn.repetition_penalty,
             "stop_token_ids": list(drawn.stop_ids), "stream": not self._whole,
@@ -100,7 +106,7 @@ class VllmEngine(ServedEngine):
 
     def _probe(self, request: TokenRequest, temperature: float) -> Message:
         once: Message = {"max_tokens": 1, "temperature": temperature, "logprobs": 2, "top_p": 1.0, "top_k": 0}
-        return {"model": self._adapter or self._model, "prompt": list(request.ids), **once}
+        return {"model": self._model, "prompt": list(request.ids), **once}
 
     def _second(self, facts: Message) -> float:
         return sorted(facts["choices"][0]["logprobs"]["top_logprobs"][0].values())[-2]  # the sampled one is there too
