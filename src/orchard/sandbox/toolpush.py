@@ -65,4 +65,4 @@ def _copy(layout: Path, reference: str, plain: bool) -> None:
         text = f"{reference} could not be pushed: {said(done.output)[-500:]}"
         if reason_in(done.output) == "image_auth":
             raise Unauthorized(text, hint="log in with: skopeo login REGISTRY")
-        raise Unavailable(text, reason="registry")
+        raise Unavailable(text, reason="registry", hint="is it up? --plain-http where it speaks HTTP")
