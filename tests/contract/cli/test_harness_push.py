@@ -11,7 +11,7 @@ import pytest
 from tests.support.cli import Done, orchard
 from tests.support.registry import Registry, registry
 
-from orchard.harness.protocol import HarnessRequest, HarnessResult
+from orchard.harness.protocol import HarnessRequest, HarnessResult, Stop
 from orchard.harness.registry import HARNESSES
 from orchard.sandbox.toolnames import parse_tool
 from orchard.sandbox.tools import add
@@ -39,7 +39,7 @@ class Tiny:
         return [add(name, Tiny.source / name) for name in ("runtime", "tiny")]
 
     async def run(self, request: HarnessRequest) -> HarnessResult:
-        raise NotImplementedError
+        return HarnessResult(Stop.FAILED)
 
     async def close(self) -> None: ...
 
@@ -73,10 +73,10 @@ def files(served: Registry, name: str, digest: str) -> dict[str, str]:
 
 def test_each_layer_is_found_there_by_its_name_here(tmp_path: Path) -> None:
     with registry(tmp_path / "registry") as served:
-        for _ in range(2):  # the second finds all there
-            done = push(tmp_path, f"{served.at}/my/tools/", "--plain-http", "--json")
-            assert done.returncode == 0, done.stderr.decode()
-        [told] = json.loads(done.stdout)
+        done = [push(tmp_path, f"{served.at}/my/tools/", "--plain-http", "--json") for _ in range(2)]
+        assert [one.returncode for one in done] == [0, 0], done[0].stderr.decode()
+        first, [told] = (json.loads(one.stdout) for one in done)  # the second finds all there
+        assert first[0]["pushed"] == told["pushed"]
         assert told["pushed"] == [f"{served.at}/my/tools/{layer}" for layer in told["layers"]]
         for layer, name in zip(map(parse_tool, told["layers"]), ("runtime", "tiny"), strict=True):
             found = files(served, f"my/tools/{name}", layer.digest)
