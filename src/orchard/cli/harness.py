@@ -108,6 +108,10 @@ def check(
     ] = None,
     option: Annotated[list[str] | None, typer.Option(help="NAME=JSON, an option of the harness; repeatable.")] = None,
     run: Annotated[Path | None, typer.Option("--run", help="Folder that keeps the run; else it is gone.")] = None,
+    replay: Annotated[
+        bool,
+        typer.Option("--replay", help="Run each once more, answered from its record: at which turns it is the same."),
+    ] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -118,7 +122,7 @@ def check(
     Example: orchard harness check mini-swe-agent
     Your own agent: orchard harness check command --image my/image --option 'argv=["my-agent"]'
     """
-    config = values(option or [], "option")
+    how: dict[str, Any] = {"image": image, "config": values(option or [], "option"), "replay": replay}
 
     async def work(folder: Path) -> list[Report]:
         from rich.console import Console
@@ -129,9 +133,9 @@ def check(
 
         async with Orchard(url) as orchard:
             found: list[Report] = []
-            with board(Console(stderr=True), len(names)) as observe:
+            with board(Console(stderr=True), len(names) * (1 + replay)) as observe:
                 for name in names:
-                    found.append(await check_one(name, orchard, folder, image=image, config=config, observe=observe))
+                    found.append(await check_one(name, orchard, folder, **how, observe=observe))
             return found
 
     with nullcontext(str(run)) if run else tempfile.TemporaryDirectory(prefix="orchard-check-") as folder:

@@ -53,6 +53,8 @@ class Answering:
     """Its name, for the record."""
     replayed: str | None = None
     """Id of the recorded call whose answer it is."""
+    but_for: Sequence[str] = ()
+    """What wrote other words into the request than into the recorded one."""
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,8 @@ class Draft:
         if self._prompted is not None and self._prompted.dropped:
             known = {**known, "dropped": [*known["dropped"], *self._prompted.dropped]}
         if self._answering is not None:
-            known = {**known, "engine": self._answering.engine, "replayed": self._answering.replayed}
+            told = self._answering
+            known |= {"engine": told.engine, "replayed": told.replayed, "replayed_but_for": list(told.but_for)}
         return CallRecord(
             id=self.id, times=self._times, parent=placed.parent, matched=placed.matched, normalised=placed.normalised,
             kept_messages=placed.kept_messages, edits=placed.edits, messages=placed.messages,

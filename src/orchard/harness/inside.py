@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Literal
 
-from orchard.core.errors import FileError, FileMissing, OrchardError
-from orchard.core.ids import new_id
+from orchard.core.errors import FileError, FileMissing, FilePresent, OrchardError
 from orchard.core.tasks import finish
 from orchard.core.text import carried
 from orchard.harness.endpoint import BUDGET_CODE, CONTEXT_CODE
@@ -177,14 +176,27 @@ async def fetch(box: Sandbox, folder: str, into: Path, names: str = "*") -> list
 
 
 async def _make_home(box: Sandbox) -> str:
-    """Make the run's own folder; ``/var/tmp`` first, since Codex makes none of its helper programs below ``/tmp``."""
-    name = f"orchard-harness-{new_id('run')}"
+    """Make the run's own folder; ``/var/tmp`` first, since Codex makes none of its helper programs below ``/tmp``.
+
+    Programs tell the model of it, so its name is the same in each new sandbox: prompts of a task's rollouts are equal.
+    """
     try:
-        await box.files.mkdir(f"/var/tmp/{name}", mode=0o700)
+        return await _make_folder(box, "/var/tmp")
     except FileError:  # a minimal image, of which this user can make no folder
-        await box.files.mkdir(f"/tmp/{name}", mode=0o700)
-        return f"/tmp/{name}"
-    return f"/var/tmp/{name}"
+        return await _make_folder(box, "/tmp")
+
+
+async def _make_folder(box: Sandbox, parent: str) -> str:
+    await box.files.mkdir(parent)
+    number, path = 1, f"{parent}/orchard-harness"
+    while True:
+        try:
+            await box.files.mkdir(path, parents=False, mode=0o700)
+        except FilePresent:  # of another run in the same sandbox
+            number += 1
+            path = f"{parent}/orchard-harness-{number}"
+        else:
+            return path
 
 
 def _direct(box: Sandbox) -> dict[str, str]:

@@ -20,6 +20,7 @@ from orchard.rollout.engine import RolloutEngine
 from orchard.rollout.folder import RunFolder, open_run
 from orchard.rollout.jobs import Bounds, Job, Observe
 from orchard.rollout.policies import Policy
+from orchard.rollout.rerun import Rerun, rerun
 from orchard.rollout.toy_model import toy_model
 from orchard.sandbox import Orchard
 from orchard.tasks.base import base_image
@@ -32,7 +33,8 @@ from orchard.trajectories.stats import forks
 
 MODEL = "toy"
 LIMITS = TaskLimits(turns=12, seconds=300, command_seconds=60, grade_seconds=120)
-Verdict = Literal["complete", "missing", "not applicable"]
+Verdict = Literal["complete", "in part", "missing", "not applicable"]
+"""Of a record, ``in part`` is not too little: it says how much there is of what need not be whole."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Report:
     lines: Sequence[Line]
     forks: Mapping[str, int] = field(default_factory=dict[str, int])
     """Calls that no sample of another continues, by cause: how the tree placed them, and what they are for."""
+    replay: Rerun | None = None
+    """How far a second run, answered from the record of the first, came; None where none was asked for."""
 
     @property
     def ok(self) -> bool:
@@ -102,6 +106,7 @@ async def check(
     *,
     image: str | None = None,
     config: Mapping[str, Any] | None = None,
+    replay: bool = False,
     observe: Observe = lambda _: None,
 ) -> Report:
     """Run ``harness`` on the toy repair and judge its record.
@@ -112,6 +117,7 @@ async def check(
         folder: of the run, which stays; each check is an attempt of its own in it.
         image: what the toy stands on; None is the small Debian that Orchard makes.
         config: options of the harness.
+        replay: run it again too, answered from its record.
         observe: told of every step.
 
     Raises:
@@ -123,7 +129,8 @@ async def check(
         job = replace(job, attempt=len(run.closed()))
         async with Gateway(run.store, {}) as gateway:
             await RolloutEngine(run, orchard, gateway, Bounds(tries=1), observe).run([job])
-        return judge(run, run.store.trajectory(job.rollout_id(run.id)))
+            report = judge(run, run.store.trajectory(job.rollout_id(run.id)))
+            return _replayed(report, await rerun(run, orchard, gateway, job, observe)) if replay else report
 
 
 def toy_job(harness: str, engine: Engine, *, image: str | None = None, config: Mapping[str, Any] | None = None) -> Job:
@@ -147,6 +154,18 @@ def judge(run: RunFolder, found: Trajectory) -> Report:
     image = str(rollout.environment.get("image_digest") or rollout.environment.get("image") or "")
     placement = create_harness(rollout.harness).placement
     return Report(rollout.harness, rollout.harness_version, placement, image, lines, dict(forks(found)))
+
+
+def _replayed(report: Report, found: Rerun) -> Report:
+    """Return the report with what a second run came to, which is no part of the record."""
+    pinned, exact = found.pinned, found.exact
+    told = f"{pinned.same} of {pinned.calls} prefixes came again"
+    if exact.same < pinned.same:
+        told += f", {exact.same} of them word for word"
+    if difference := pinned.difference or exact.difference:
+        told += f"; first, {difference}"
+    line = Line("replay", "complete" if pinned.difference is None else "in part", told)
+    return replace(report, lines=[*report.lines, line], replay=found)
 
 
 def _line(name: str, whole: bool, detail: str) -> Line:

@@ -97,6 +97,9 @@ class CallRecord(Record):
     """What answered; of a call that was handed over, the one that it was handed to."""
     replayed: str | None = None
     """The recorded call (of another session) whose answer this is: its ids are context, and not trained again."""
+    replayed_but_for: list[str] = Field(default_factory=list[str])
+    """What wrote other words into this request than into the recorded one, whose ids the model saw: ``clock``,
+    ``chance``."""
     policy_version: str | None = None
     kept_messages: int = 0
     """How many messages of the parent's conversation (its prompt and its answer) this prompt keeps."""

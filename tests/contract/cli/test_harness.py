@@ -13,6 +13,12 @@ from orchard.sandbox.conformance.roots import special_images
 pytestmark = pytest.mark.root
 GIVES_UP = ["sh", "-c", "exit 3"]
 SAYS_SO = ["sh", "-c", "echo done"]
+ASKS_ONCE = """\
+body='{"model": "'$OPENAI_MODEL'", "messages": [{"role": "user", "content": "'"QUESTION"'"}]}'
+exec wget -q -O - --header 'Content-Type: application/json' --header "Authorization: Bearer $OPENAI_API_KEY" \
+    --post-data "$body" "$OPENAI_BASE_URL/chat/completions"
+"""
+"""An agent of busybox alone, which asks the model once."""
 
 
 def check(home: Path, *argv: str) -> Done:
@@ -47,6 +53,36 @@ def test_a_harness_that_works_has_a_complete_record(local_home: Path, busybox: s
     text = check(local_home, "bash-loop", "--image", busybox)
     assert b"bash-loop\tpatch\tcomplete\t" in text.stdout
     assert text.stderr.decode().splitlines()[-1] == "bash-loop 1 works here: its record is complete"
+
+
+def test_a_second_run_tells_at_which_turns_a_harness_is_the_same(
+    local_home: Path, busybox: str, tmp_path: Path
+) -> None:
+    run = str(tmp_path / "run")
+    done = check(local_home, "bash-loop", "--image", busybox, "--run", run, "--replay", "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    [report] = json.loads(done.stdout)
+    whole = {"calls": 4, "same": 4, "difference": None}
+    assert report["replay"] == {"exact": whole, "pinned": whole}
+    assert report["lines"][-1] == {"name": "replay", "verdict": "complete", "detail": "4 of 4 prefixes came again"}
+    shown = json.loads(orchard("trajectories", "ls", "--store", run, "--json", env={}).stdout)
+    assert [row["reward"] for row in shown] == [1.0, 1.0]
+
+
+def test_what_is_not_the_same_in_a_second_run_is_told(local_home: Path, busybox: str) -> None:
+    def replayed(question: str) -> tuple[dict[str, Any], str, str]:
+        option = f"argv={json.dumps(['sh', '-c', ASKS_ONCE.replace('QUESTION', question)])}"
+        done = check(local_home, "command", "--image", busybox, "--option", option, "--replay", "--json")
+        [report] = json.loads(done.stdout)
+        line = report["lines"][-1]
+        return report["replay"], line["verdict"], line["detail"]
+
+    found, verdict, told = replayed("I am $(tr -dc g-z < /dev/urandom | head -c 20)")
+    assert (found["pinned"]["calls"], found["pinned"]["same"], verdict) == (1, 0, "in part")
+    assert told.startswith("0 of 1 prefixes came again; first, message 0 (user): content differs"), told
+    found, verdict, told = replayed("I am $(cat /proc/sys/kernel/random/uuid)")
+    assert (found["exact"]["same"], found["pinned"]["same"], verdict) == (0, 1, "complete")
+    assert told.startswith("1 of 1 prefixes came again, 0 of them word for word; first, message 0"), told
 
 
 def test_what_a_harness_does_not_do_is_missing(local_home: Path, busybox: str) -> None:

@@ -11,7 +11,7 @@ from tests.support.models import renderer
 
 from orchard.gateway import Engine, Gateway, ReplayEngine, ScriptedTokens, Session, TokenExact
 from orchard.gateway.engines.replay import reproduced
-from orchard.trajectories import Store, to_samples
+from orchard.trajectories import Store, Trajectory, to_samples
 
 QWEN3 = renderer("qwen3")
 STEPS: list[Any] = [{"reasoning_content": f"Thought {n}.", "content": f"Answer {n}."} for n in range(3)]
@@ -140,3 +140,65 @@ async def test_how_far_a_harness_that_is_run_again_comes(store: Store) -> None:
     shorter = store.session((await talk(store, ReplayEngine(recorded), 2)).id)
     assert reproduced(recorded, shorter).difference == "there was no further request"
     assert reproduced(replace(recorded, calls=[]), shorter).share == 1.0
+
+
+async def ask(store: Store, engine: Engine, said: list[str], *, refused: str = "") -> Trajectory:
+    """A tiny harness that says ``said``, one a turn; the last is refused with the words ``refused``, if any."""
+    async with Gateway(store, {"e": engine}) as gateway:
+        session = await gateway.open_session()
+        async with client_of(session) as client:
+            messages: list[Any] = []
+            for turn, text in enumerate(said):
+                messages.append({"role": "user", "content": text})
+                asking = client.chat.completions.create(model="m", messages=messages)
+                if refused and turn == len(said) - 1:
+                    with pytest.raises(openai.BadRequestError, match=refused):
+                        await asking
+                    break
+                messages.append({"role": "assistant", "content": (await asking).choices[0].message.content})
+    return store.session(session.id)
+
+
+TODAY = ["It is 2026-11-30.", "Chunk ID: 472733\nWall time: 0.01 seconds", "Chunk ID: 472734"]
+TOMORROW = ["It is 2026-12-01.", "Chunk ID: f3177c\nWall time: 0.02 seconds", "Chunk ID: 12345f"]
+
+
+async def test_the_clock_and_chance_are_as_they_were_recorded(store: Store) -> None:
+    recorded = await ask(store, exact(STEPS, "0"), TODAY)
+    engine = ReplayEngine(recorded, calls=2, then=exact([STEPS[2] | {"content": "Live."}], "1"))
+    branched = await ask(store, engine, TOMORROW)
+    assert [call.replayed for call in branched.calls] == [*[call.id for call in recorded.calls[:2]], None]
+    assert [call.replayed_but_for for call in branched.calls] == [["clock"], ["clock", "chance"], []]
+    prompt = branched.prompt_ids(branched.calls[2].id)
+    assert prompt is not None
+    text = QWEN3.text(prompt)  # what the model saw: the recorded words, then the new ones
+    assert [word in text for word in ("2026-11-30", "472733", "12345f")] == [True] * 3
+    assert [word in text for word in ("2026-12-01", "f3177c", "472734")] == [False] * 3
+    again = await ask(store, ReplayEngine(recorded), TOMORROW)
+    assert (reproduced(recorded, again).same, reproduced(recorded, again, exact=True).same) == (3, 0)
+    same = await ask(store, ReplayEngine(recorded, exact=True), TODAY)
+    assert reproduced(recorded, same, exact=True).share == 1.0
+    assert [call.replayed_but_for for call in same.calls] == [[], [], []]
+
+
+async def test_a_replay_may_be_held_to_every_word(store: Store) -> None:
+    recorded = await ask(store, exact(STEPS, "0"), TODAY)
+    await ask(store, ReplayEngine(recorded, exact=True), TOMORROW[:1], refused="recorded .It is 2026-11-30.*2026-12-01")
+    await ask(store, ReplayEngine(recorded), [TOMORROW[0], "Something else."], refused="given .Something else")
+
+
+async def test_words_that_are_the_same_come_before_words_that_may_be(store: Store) -> None:
+    """Two sub-agents, told apart by chance alone: each gets its own answer again, in whatever order they come."""
+    both = [[{"role": "user", "content": f"Chunk ID: {name}"}] for name in ("aaaaaa", "bbbbbb")]
+
+    async def answers(engine: Engine, asked: list[Any]) -> tuple[str, list[str | None]]:
+        async with Gateway(store, {"e": engine}) as gateway:
+            session = await gateway.open_session()
+            async with client_of(session) as client:
+                told = [await client.chat.completions.create(model="m", messages=messages) for messages in asked]
+        return session.id, [one.choices[0].message.content for one in told]
+
+    session, first = await answers(exact(STEPS, "0"), both)
+    assert first == ["Answer 0.", "Answer 1."]
+    _, again = await answers(ReplayEngine(store.session(session)), both[::-1])
+    assert again == ["Answer 1.", "Answer 0."]
