@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.model_server import SUBMIT, ModelServer, say
@@ -60,6 +61,29 @@ async def test_a_model_is_measured_on_a_task_that_gold_and_noop_prove(
     code, output, errors = await orchard(image_home, "report", str(tmp_path / "run"), "--json")
     assert code == 0, errors
     assert json.loads(output)["rows"] == report["rows"]
+
+
+async def test_for_training_only_what_has_token_ids_is_judged(
+    image_home: Path, debian_image: str, tmp_path: Path
+) -> None:
+    exact: Any = say("Done.", f"{FIX} > said && {SUBMIT}")
+    exact["choices"][0] |= {"token_ids": [5], "logprobs": {"content": [{"token": "Done.", "logprob": -0.5}]}}
+    words = ["--sampling", "top_p=0.5", "--attempts", "2", "--at-once", "1", "--json", "--training"]
+    async with ModelServer([exact | {"prompt_token_ids": [1, 2]}, say("Done.", SUBMIT)]) as server:
+        code, output, errors = await orchard(
+            image_home, "eval", str(EXAMPLE), "--image", debian_image, "--model", "m-1", *words,
+            "--base-url", f"{server.url}/v1", "--run", str(tmp_path / "run"),
+        )  # fmt: skip
+        assert code == 1, errors
+        assert [(body["return_token_ids"], body.get("top_p")) for body in server.bodies] == [(True, None)] * 2
+    assert {(one["policy"], one["attempt"]): one["reward"] for one in json.loads(output)["cells"]} == {
+        ("gold", 0): 1.0, ("noop", 0): 0.0, ("m-1", 0): 1.0, ("m-1", 1): None
+    }  # fmt: skip
+    assert "1 of 4 rollouts could not be judged" in errors
+    with read_run(tmp_path / "run") as run:
+        failures = {(one.policy, one.attempt): one.failure and one.failure.text for one in run.records()}
+    assert "gave no token ids" in str(failures.pop(("m-1", 1)))
+    assert set(failures.values()) == {None}
 
 
 async def test_a_task_that_gold_does_not_solve_is_refused_and_given_to_no_model(

@@ -13,10 +13,12 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from tests.contract.gateway.token_server import TokenServer, serving, sglang, vllm, vllm_event
 from tests.support.cli import orchard
 from tests.support.gateway_program import ASK, ask, gateway
 from tests.support.model_server import ModelServer, say
 
+from orchard.rollout.toy_model import small_tokenizer
 from orchard.trajectories import Store
 
 
@@ -143,6 +145,34 @@ def test_a_recording_answers_again(tmp_path: Path) -> None:
         with pytest.raises(HTTPError, match="400"):
             ask(second.url, "any")
         second.end()
+
+
+VLLM_NEWS = [vllm_event([5, 6], [-0.25, -0.75]), vllm_event([2], [-0.5], finish_reason="stop")]
+
+
+@pytest.mark.parametrize(
+    ("engine", "server"),
+    [("vllm", vllm(completions=[VLLM_NEWS])), ("sglang", sglang())],
+    ids=["vllm", "sglang"],
+)
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_servers_of_tokens_are_asked_in_ids(
+    tmp_path: Path, engine: str, server: TokenServer, replicas: int
+) -> None:
+    small_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+    server.replies["/v1/models"] = [{"data": [{"id": "smol", "max_model_len": 4096}]}]
+    async with serving(server):
+        words = ["--engine", engine, *["--base-url", server.url] * replicas, "--model", "smol"]
+        with gateway(tmp_path, *words, "--tokenizer", str(tmp_path), "--training") as running:
+            await asyncio.to_thread(ask, running.url, running.key)
+            assert running.end() == 0
+    with Store(tmp_path / "store") as store:
+        trajectory = store.session(store.aborted()[0].session)
+    (call,) = trajectory.calls
+    assert (call.engine, call.model, call.mode, call.sampled_ids) == (engine, "smol", "splice", [5, 6, 2])
+    sent = server.asked[-1][1]
+    assert sent.get("prompt", sent.get("input_ids")) == trajectory.prompt_ids(call.id)
 
 
 @pytest.mark.parametrize(
