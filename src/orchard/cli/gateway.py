@@ -90,6 +90,8 @@ def gateway(
             "a session's name can be guessed, so --session and --open-sessions are for loopback", field="host",
             hint="leave them out: the session's URL is a secret then",
         )  # fmt: skip
+    if training and script is not None:
+        raise InvalidArgument("a script gives no token ids: --training needs a model", field="training")
     answering = Answering(
         engine=engine, base_urls=base_url or (), model=model, api_key=env(api_key_env) or "", tokenizer=tokenizer,
         mode=mode, script=script, replay=replay, store=store, calls=calls, token_ids=training,

@@ -65,6 +65,8 @@ class Plan:
         names, tasks = [one.name for one in self.policies], [one.id for one in self.sources]
         if not self.sources or not self.harnesses or not self.policies or self.attempts < 1:
             raise InvalidArgument("an evaluation needs tasks, a harness, a policy and an attempt", field="plan")
+        if self.training and all(one.script for one in self.policies):
+            raise InvalidArgument("nobody learns what a script says: training needs a model", field="training")
         for kind, given in (("task", tasks), ("harness", self.harnesses), ("policy", names)):
             if twice := sorted({name for name in given if given.count(name) > 1}):
                 raise InvalidArgument(f"{kind} {', '.join(twice)} is named more than once", field="plan")
@@ -109,7 +111,7 @@ class Plan:
         return dict(self.config.get(harness, {})) | ({"sampling": dict(one.sampling)} if one.sampling else {})
 
     def _job(self, source: TaskSource, harness: str, one: Policy, attempt: int) -> Job:
-        training = self.training and not one.script  # what a script says is nobody's to learn
+        training = self.training and not one.script
         return Job(source, harness, one, attempt, self.options(harness, one), training)
 
 

@@ -187,6 +187,7 @@ async def test_servers_of_tokens_are_asked_in_ids(
         (["--engine", "vllm", "--base-url", "http://127.0.0.1:1"], "--tokenizer FOLDER"),
         (["--engine", "openai", "--base-url", "http://127.0.0.1:1", "--device", "cuda"], "--device is for"),
         (["--script", "x.json", "--dtype", "bfloat16"], "--dtype is for"),
+        (["--script", "x.json", "--training"], "--training needs a model"),
         (["--host", "0.0.0.0", "--session", "mine"], "loopback"),
         (["--script", "x.json", "--price", "1"], "PROMPT,COMPLETION"),
         (["--script", "x.json", "--cost", "1"], "prices"),

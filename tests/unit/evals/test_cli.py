@@ -33,6 +33,7 @@ def test_a_model_server_that_is_not_there_is_told_at_once(
         ([], "give --policy, or --model with --base-url"),
         ([str(EXAMPLE), "--policy", "gold"], "task slug-keeps-digits is named more than once"),
         (["--policy", "gold", "--policy", "gold"], "policy gold is named more than once"),
+        (["--policy", "gold", "--training"], "training needs a model"),
         (["--policy", "gold", "--harness", "mini"], "no harness 'mini'"),
         (["--policy", "gold", "--only", "other"], "no task other"),
         (["--policy", "gold", "--option", "temperature=1"], "--option takes HARNESS.NAME=VALUE"),
