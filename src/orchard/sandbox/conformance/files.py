@@ -100,7 +100,7 @@ async def _folder(ctx: Context) -> None:
         async with ctx.box() as box:
             await box.upload(source, "/tmp/up")
             seen = await box.run(
-                "cd /tmp/up && ls -A | sort | tr '\\n' ' '; stat -c '%a %Y' run.sh; readlink link broken"
+                "cd /tmp/up && ls -A | sort | tr '\\n' ' '; stat -c '%a %Y' run.sh; readlink link; readlink broken"
             )
             wanted = [".hidden", "broken", "empty", "link", "run.sh", "751", "1500000000", "run.sh", "nowhere"]
             expect(seen.text.split() == wanted,
