@@ -1,31 +1,39 @@
 """A backend that breaks one thing on purpose: what the conformance suite must notice.
 
 The data path goes through an HTTP proxy whose hooks may change what is asked and what is answered; the control path
-through a wrapper. Tunnels do not pass.
+through a wrapper. Tunnels pass as WebSockets, as they do through a service.
 """
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
+from orchard.core.errors import NotFound
+from orchard.sandbox.conformance import Context
 from orchard.sandbox.conformance.wrap import Wrapped
 from orchard.sandbox.frames import Frame, FrameDecoder, Kind
 from orchard.sandbox.protocol import Backend
+from orchard.sandbox.relay import relay
+from orchard.sandbox.tunnel import WebSocketTunnel, open_tunnel
 from orchard.sandbox.types import Endpoint
 
 Ask = Callable[[str, str, Any], Awaitable[None]]
 """Sends a further request to the same sandbox: method, path, JSON."""
+LARGE = 1 << 26
+"""Bytes: a longer answer passes unchanged, so that none is held in memory."""
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding", "date", "server"}
 
 
@@ -46,21 +54,30 @@ class Twin:
     """Does something more once it runs."""
     frame: Callable[[dict[str, Any], Frame], Iterable[Frame]] | None = None
     """Changes a frame of a new process's stream."""
-    request: Callable[[str, str], str | int | None] | None = None
-    """From method and path with query: another one, or a status to answer instead."""
+    request: Callable[[str, str, str], str | int | None] | None = None
+    """From method, path with query and sandbox id: another path, or a status to answer instead."""
     answer: Callable[[str, str, int, bytes], tuple[int, bytes]] | None = None
     """Changes a whole answer (never a stream)."""
-    answers: str = "-"
-    """Path prefix of the answers that are changed."""
+    answers: tuple[str, ...] = ()
+    """Path prefixes of the answers that are changed."""
     gate: Callable[[dict[str, Any]], Any] | None = None
     """An asynchronous context in which the process's whole stream runs."""
     wrap: Callable[[Backend], Wrapped] = Wrapped
     """The control path."""
-    env: dict[str, str] | None = None
-    """Under which other processes reach the backend."""
+    before: str = ""
+    """Python code that other processes which reach the backend run first."""
     patch: tuple[str, Any] | None = None
     """Dotted name in the client, and what stands there instead."""
-    state: dict[str, Any] = field(default_factory=dict)
+
+
+class _Accepted(WebSocketTunnel):
+    """The server's side of a tunnel; aiohttp ends its connection with the handler."""
+
+    def __init__(self, socket: web.WebSocketResponse) -> None:
+        super().__init__(cast("aiohttp.ClientWebSocketResponse", socket))
+
+    def abort(self) -> None:
+        """See above."""
 
 
 class Proxy:
@@ -89,10 +106,13 @@ class Proxy:
         twin, target = self._twin, request.raw_path
         session, endpoint = await self._session(request.headers["Orchard-Sandbox"])
         if twin.request is not None:
-            changed = twin.request(request.method, unquote_to_bytes(target).decode("utf-8", "replace"))
+            text = unquote_to_bytes(target).decode("utf-8", "replace")
+            changed = twin.request(request.method, text, endpoint.sandbox_id)
             if isinstance(changed, int):
                 return web.Response(status=changed, headers={"Orchard-Sandbox": endpoint.sandbox_id})
             target = changed or target
+        if "Sec-WebSocket-Key" in request.headers:
+            return await self._tunnel(request, session, target, endpoint)
         spec: dict[str, Any] = {}
         data: Any = request.content if request.can_read_body else None
         if request.method == "POST" and request.path == "/v1/processes":
@@ -113,19 +133,34 @@ class Proxy:
         async with gate:
             return await self._forward(request, session, target, data, headers, spec, known)
 
+    @staticmethod
+    async def _tunnel(
+        request: web.Request, session: aiohttp.ClientSession, target: str, endpoint: Endpoint
+    ) -> web.StreamResponse:
+        try:
+            there = await open_tunnel(endpoint, endpoint.base, URL("http://sandboxd" + target, encoded=True), session)
+        except NotFound:
+            return web.Response(status=404, headers={"Orchard-Sandbox": endpoint.sandbox_id})
+        here = web.WebSocketResponse(max_msg_size=0)
+        try:
+            await here.prepare(request)
+            await relay(_Accepted(here), there)
+        finally:
+            there.abort()
+        return here
+
     async def _forward(
         self, request: web.Request, session: aiohttp.ClientSession, target: str, data: Any,
         headers: dict[str, str], spec: dict[str, Any], known: dict[str, Any],
     ) -> web.StreamResponse:  # fmt: skip
-        from yarl import URL
-
         url = URL("http://sandboxd" + target, encoded=True)
         async with session.request(request.method, url, data=data, headers=headers, allow_redirects=False) as upstream:
             if spec and self._twin.started is not None and upstream.status in (200, 201):
                 await self._twin.started(spec, self._asker(session, headers))
             kept = {name: value for name, value in upstream.headers.items() if name.lower() not in HOP}
             framed = "frames" in upstream.content_type
-            if self._twin.answer is not None and request.path.startswith(self._twin.answers) and not framed:
+            passes = framed or (upstream.content_length or 0) > LARGE
+            if self._twin.answer is not None and request.path.startswith(self._twin.answers) and not passes:
                 path = unquote_to_bytes(target).decode("utf-8", "replace")
                 status, body = self._twin.answer(request.method, path, upstream.status, await upstream.read())
                 return web.Response(status=status, body=body, headers=kept)
@@ -168,7 +203,18 @@ class ThroughProxy(Wrapped):
         address = self._socket.with_name(sandbox_id)
         if not address.is_symlink():
             address.symlink_to(self._socket)
-        return replace(endpoint, base=f"unix:{address}")
+        return replace(endpoint, base=f"unix:{address}", tunnel="websocket")
+
+
+@dataclass
+class TwinContext(Context):
+    """What the checks work with under a twin."""
+
+    before: str = ""
+
+    async def python(self, code: str) -> asyncio.subprocess.Process:
+        """As ``Context.python``, after the twin's code."""
+        return await super().python(f"{self.before}\n{code}")
 
 
 @asynccontextmanager

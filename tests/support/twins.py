@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
 import logging
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.support import twins_control as control
 from tests.support.twin import Ask, Twin, command, exit_facts, is_exit
 
-from orchard.core.errors import CreateFailed, NotFound, SandboxGone
 from orchard.core.ids import new_id
-from orchard.sandbox.conformance.wrap import Wrapped
+from orchard.sandbox import tree
 from orchard.sandbox.frames import Frame, Kind
-from orchard.sandbox.protocol import Backend
 from orchard.sandbox.tree import Transfer
-from orchard.sandbox.types import Endpoint, Page, SandboxInfo, SandboxSpec, State
 
 FILL = """
 import subprocess, time
@@ -32,11 +31,17 @@ while True:
         time.sleep(0.001)
 """
 """Takes every slot that becomes free."""
+ENDS_IN_A_FORK = "import os; os.register_at_fork(after_in_child=lambda: os._exit(9))"
 
 
 def longer(spec: dict[str, Any]) -> None:
     if "echo hello" in command(spec) and spec.get("timeout_s") == 2:
         spec["timeout_s"] += 1
+
+
+def rounded(spec: dict[str, Any]) -> None:
+    if command(spec) == "sleep 20" and spec.get("timeout_s") == 1.5:
+        spec["timeout_s"] = 3.0
 
 
 def survivor(when: str, *argv: str) -> Any:
@@ -85,9 +90,18 @@ def exit_is_timeout(spec: dict[str, Any], one: Frame) -> Iterable[Frame]:
     yield exit_facts(one, timed_out=True) if late else one
 
 
-def wrong_at_offset(method: str, target: str) -> str | None:
+_paced: set[str] = set()
+
+
+def paced(spec: dict[str, Any]) -> None:
+    if "echo line$i" in command(spec):
+        _paced.add(spec["id"])
+
+
+def wrong_at_offset(method: str, target: str, sandbox_id: str) -> str | None:
     """A stream that is asked for from an offset begins a byte later."""
-    if "/stream?" in target and "mode=full" in target and "stdout=" in target and "stdout=0" not in target:
+    known = target.startswith("/v1/processes/") and target.split("/")[3] in _paced
+    if known and "/stream?" in target and "mode=full" in target and "stdout=0" not in target:
         offset = int(target.partition("stdout=")[2].partition("&")[0])
         return target.replace(f"stdout={offset}", f"stdout={offset + 1}")
     return None
@@ -168,10 +182,13 @@ def no_shell_is_missing(method: str, target: str, status: int, body: bytes) -> t
     return status, body
 
 
-async def extract_anything(response: Any, local: Path) -> Transfer:
-    """As a careless client would: every member where its name says."""
-    import io
+_extract = tree.extract
 
+
+async def extract_anything(response: Any, local: Path) -> Transfer:
+    """As a careless client would: every member where its name says. Sound for what is not hostile."""
+    if not local.name.startswith("target-"):
+        return await _extract(response, local)
     archive = io.BytesIO(await response.read())
     await asyncio.to_thread(local.mkdir, parents=True, exist_ok=True)
     with tarfile.open(fileobj=archive) as tar:
@@ -181,151 +198,16 @@ async def extract_anything(response: Any, local: Path) -> Transfer:
     return Transfer(1, ())
 
 
-class Slow(Wrapped):
-    """Takes its time to say that a sandbox is gone."""
-
-    async def get(self, sandbox_id: str) -> SandboxInfo:
-        info = await self.inner.get(sandbox_id)
-        if info.reason == "deleted":
-            await asyncio.sleep(3)
-        return info
-
-
-class NewKeys(Wrapped):
-    """Forgets idempotency keys."""
-
-    async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
-        return await self.inner.create(spec, new_id("key"))
-
-
-class LongerTtl(Wrapped):
-    """Rounds a short ttl up."""
-
-    async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
-        return await self.inner.create(replace(spec, ttl=60) if spec.ttl == 2 else spec, key)
-
-
-class Immortal(Wrapped):
-    """Says that what others made is alive, whatever became of it."""
-
-    def __init__(self, inner: Backend) -> None:
-        super().__init__(inner)
-        self._mine: set[str] = set()
-
-    async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
-        info = await self.inner.create(spec, key)
-        self._mine.add(info.id)
-        return info
-
-    async def get(self, sandbox_id: str) -> SandboxInfo:
-        info = await self.inner.get(sandbox_id)
-        return info if sandbox_id in self._mine else replace(info, state=State.READY, reason=None)
-
-
-class DeleteOnce(Wrapped):
-    """Does not know a sandbox that it has deleted."""
-
-    def __init__(self, inner: Backend) -> None:
-        super().__init__(inner)
-        self._deleted: set[str] = set()
-
-    async def delete(self, sandbox_id: str, *, wait: bool = True) -> None:
-        if sandbox_id in self._deleted:
-            raise NotFound(f"no sandbox {sandbox_id}")
-        self._deleted.add(sandbox_id)
-        await self.inner.delete(sandbox_id, wait=wait)
-
-
-class Litter(Wrapped):
-    """Leaves a sandbox behind when a create fails."""
-
-    async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
-        try:
-            return await self.inner.create(spec, key)
-        except CreateFailed:
-            if "orchard.probe" in spec.labels:
-                await self.inner.create(replace(spec, image="host", ttl=5), new_id("key"))
-            raise
-
-
-class Restarts(Wrapped):
-    """Puts a blank sandbox in the place of one whose daemon died."""
-
-    def __init__(self, inner: Backend) -> None:
-        super().__init__(inner)
-        self._specs: dict[str, SandboxSpec] = {}
-        self._now: dict[str, str] = {}
-
-    async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
-        info = await self.inner.create(spec, key)
-        self._specs[info.id] = spec
-        return info
-
-    async def get(self, sandbox_id: str) -> SandboxInfo:
-        info = await self.inner.get(self._now.get(sandbox_id, sandbox_id))
-        if info.state is State.GONE and info.reason not in ("deleted", "ttl", "idle", "heartbeat"):
-            fresh = await self.inner.create(self._specs[sandbox_id], new_id("key"))
-            self._now[sandbox_id] = fresh.id
-            return replace(fresh, id=sandbox_id)
-        return replace(info, id=sandbox_id)
-
-    async def endpoint(self, sandbox_id: str) -> Endpoint:
-        with suppress(SandboxGone):
-            return await self.inner.endpoint(self._now.get(sandbox_id, sandbox_id))
-        await self.get(sandbox_id)
-        return await self.inner.endpoint(self._now.get(sandbox_id, sandbox_id))
-
-
-class OtherReason(Wrapped):
-    """Does not tell a private image from a missing one."""
-
-    async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
-        try:
-            return await self.inner.create(spec, key)
-        except CreateFailed as error:
-            if error.reason != "image_auth":
-                raise
-            raise CreateFailed(error.message, reason="image_not_found") from error
-
-
-class NoPulling(Wrapped):
-    """Does not say that it pulls."""
-
-    async def list(
-        self, labels: Mapping[str, str] | None = None, *, limit: int = 100, cursor: str | None = None
-    ) -> Page:
-        page = await self.inner.list(labels, limit=limit, cursor=cursor)
-        return replace(page, items=[replace(one, state=State.STARTING) for one in page.items])
-
-
-class FiftiethFails(Wrapped):
-    """One create of many fails."""
-
-    def __init__(self, inner: Backend) -> None:
-        super().__init__(inner)
-        self._count = 0
-
-    async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
-        self._count += spec.ttl == 120
-        if spec.ttl == 120 and self._count == 50:
-            raise CreateFailed("one too many at once", reason="start_timeout")
-        return await self.inner.create(spec, key)
-
-
 def told(spec: dict[str, Any]) -> None:
     logging.getLogger("twin").info("starting %s", spec)
 
 
-def renewal_lost(method: str, target: str) -> str | int | None:
-    return 200 if (method, target) == ("POST", "/v1/lease") else None
-
-
-def unquoted(method: str, target: str) -> str | int | None:
+def unquoted(method: str, target: str, sandbox_id: str) -> str | int | None:
     """Decodes names twice."""
     return target if method == "GET" and "path=/tmp/names/%2F" in target else None
 
 
-def one_write_refused(method: str, target: str) -> str | int | None:
+def one_write_refused(method: str, target: str, sandbox_id: str) -> str | int | None:
     return 409 if method == "PUT" and "path=/tmp/a/b/c/7&" in target else None
 
 
@@ -334,7 +216,7 @@ async def without_hidden(spec: dict[str, Any], ask: Ask) -> None:
         await ask("POST", "/v1/files/remove?path=/tmp/up/.hidden", None)
 
 
-def as_root(method: str, target: str) -> str | None:
+def as_root(method: str, target: str, sandbox_id: str) -> str | None:
     return f"{target}&user=0" if method == "PUT" and "path=mine/file" in target else None
 
 
@@ -345,11 +227,11 @@ TWINS = [
     Twin(4, "a background child holds the answer", start=becomes("sleep 30 & echo", "sleep 9 & echo started; wait")),
     Twin(5, "a time-out leaves processes", started=survivor("sleep 61", "python3", "-c", FILL)),
     Twin(6, "stdin stays open", start=given("cat", stdin="open")),
-    Twin(7, "a time-out is rounded to whole seconds", start=given("sleep 20", timeout_s=3.0)),
+    Twin(7, "a time-out is rounded to whole seconds", start=rounded),
     Twin(8, "exit code 124 means a time-out", frame=exit_is_timeout),
-    Twin(9, "an offset is off by one", request=wrong_at_offset),
+    Twin(9, "an offset is off by one", start=paced, request=wrong_at_offset),
     Twin(10, "an aborted request leaves something", started=survivor("sleep 9", "sh", "-c", "sleep 9; sleep 9")),
-    Twin(11, "the end of a sandbox is told late", wrap=Slow),
+    Twin(11, "the end of a sandbox is told late", wrap=control.Slow),
     Twin(12, "a background process gets a hidden time-out", start=given("sleep 304", timeout_s=0.1)),
     Twin(13, "git log waits on a pager", start=becomes("git log", "git log; sleep 20")),
     Twin(15, "commands stand in a queue", gate=one_at_a_time("/tmp/meet")),
@@ -365,33 +247,33 @@ TWINS = [
     Twin(25, "arguments are joined and split again", start=split_arguments),
     Twin(26, "a token is in the environment", start=given("cat /proc/1/environ", env={"ORCHARD_TOKEN": "x"})),
     Twin(27, "HOME is not the user's", start=given("id -un; id -Gn", env={"HOME": "/"})),
-    Twin(28, "a byte of a file changes", answer=other_byte, answers="/v1/files"),
+    Twin(28, "a byte of a file changes", answer=other_byte, answers=("/v1/files",)),
     Twin(29, "one of many writes is refused", request=one_write_refused),
     Twin(30, "a name is decoded twice", request=unquoted),
     Twin(31, "dot files stay behind", started=without_hidden),
-    Twin(32, "a folder is told as missing", answer=missing_folder, answers="/v1/files"),
+    Twin(32, "a folder is told as missing", answer=missing_folder, answers=("/v1/files",)),
     Twin(33, "an archive is trusted", patch=("orchard.sandbox.tree.extract", extract_anything)),
-    Twin(34, "a link leads to the host", answer=host_file, answers="/v1/files"),
-    Twin(35, "a broken link is not listed", answer=entry_lost, answers="/v1/files/list"),
+    Twin(34, "a link leads to the host", answer=host_file, answers=("/v1/files",)),
+    Twin(35, "a broken link is not listed", answer=entry_lost, answers=("/v1/files/list",)),
     Twin(36, "written files belong to root", request=as_root),
-    Twin(37, "the same key makes a second sandbox", wrap=NewKeys),
-    Twin(38, "a ttl is rounded up", wrap=LongerTtl),
+    Twin(37, "the same key makes a second sandbox", wrap=control.NewKeys),
+    Twin(38, "a ttl is rounded up", wrap=control.LongerTtl),
     Twin(39, "a running command is no activity", start=given("sleep 4; echo done", timeout_s=1.5)),
-    Twin(40, "a renewal elsewhere is lost", request=renewal_lost),
-    Twin(41, "a sandbox outlives its killed client", wrap=Immortal),
-    Twin(42, "deleting twice is an error", wrap=DeleteOnce),
-    Twin(43, "a failed create leaves a sandbox", wrap=Litter),
-    Twin(44, "a dead sandbox is replaced by a blank one", wrap=Restarts),
+    Twin(40, "a renewal elsewhere is lost", request=control.renewal_lost, wrap=control.Beating),
+    Twin(41, "a sandbox outlives its killed client", wrap=control.Immortal),
+    Twin(42, "deleting twice is an error", wrap=control.DeleteOnce),
+    Twin(43, "a failed create leaves a sandbox", wrap=control.Litter),
+    Twin(44, "a dead sandbox is replaced by a blank one", wrap=control.Restarts),
     Twin(45, "death by memory is not told", frame=on_exit("python3 -c x = []", oom_killed=False)),
     Twin(46, "all CPUs of the host are shown", start=becomes("nproc", "echo 64; echo 64")),
-    Twin(48, "a private image is told as missing", wrap=OtherReason),
-    Twin(49, "pulling is not shown", wrap=NoPulling),
+    Twin(48, "a private image is told as missing", wrap=control.OtherReason),
+    Twin(49, "pulling is not shown", wrap=control.NoPulling),
     Twin(50, "packets leave", start=becomes("python3 -c \nimport socket, time", "echo OUT tcp; echo lookup 0.1")),
-    Twin(54, "a tunnel is refused", request=lambda method, target: 404 if "/ports/" in target else None),
-    Twin(55, "a missing shell is not named", answer=no_shell_is_missing, answers="/v1/processes"),
+    Twin(54, "a tunnel is refused", request=lambda method, target, sandbox_id: 404 if "/ports/" in target else None),
+    Twin(55, "a missing shell is not named", answer=no_shell_is_missing, answers=("/v1/processes",)),
     Twin(56, "ENV of the image is lost", start=given("id -un; pwd", env={"IMAGE_SAYS": "other"})),
-    Twin(57, "one create of a hundred fails", wrap=FiftiethFails),
-    Twin(58, "another process does not reach the backend", env={"ORCHARD_URL": "http://127.0.0.1:9"}),
+    Twin(57, "one create of a hundred fails", wrap=control.FiftiethFails),
+    Twin(58, "a client does not outlive a fork", before=ENDS_IN_A_FORK),
     Twin(59, "environment values are logged", start=told),
     Twin(60, "one command of a thousand is dropped", start=becomes("sleep 1; echo 500", "true")),
 ]  # fmt: skip
