@@ -41,10 +41,10 @@ def our_address(cluster: Cluster) -> str:
 def settings_for(cluster: Cluster, namespace: str, **given: Any) -> KubernetesSettings:
     """Return settings for sandboxes in ``namespace``, as small as tests need them."""
     ingress = Ingress(cidrs=[f"{our_address(cluster)}/32"])
-    plain = [cluster.registry, cluster.private_registry] if cluster.ours else []
+    plain = [cluster.registry, cluster.private_registry] if cluster.plain else []
     small = {"cpu": "10m", "memory": "16Mi"}
     given = {"requests": small, "ingress": ingress, "insecure_registries": plain, **given}
-    image = daemon_image(cluster.registry, cluster.ours)
+    image = daemon_image(cluster.registry, cluster.plain)
     return KubernetesSettings(namespace=namespace, kubeconfig=cluster.kubeconfig, daemon_image=image, **given)
 
 

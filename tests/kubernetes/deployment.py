@@ -37,12 +37,12 @@ class Deployment:
 
     def values(self) -> dict[str, Any]:
         """Return what every installation here is told."""
-        told = images(self.cluster.registry, self.cluster.ours)
+        told = images(self.cluster.registry, self.cluster.plain)
         return {
             "images": {"service": told["orchard-service"], "sandboxd": told["orchard-sandboxd"]},
             "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
             "settings": {
-                "insecure_registries": [self.cluster.registry] if self.cluster.ours else [],
+                "insecure_registries": [self.cluster.registry] if self.cluster.plain else [],
                 "requests": {"cpu": "10m", "memory": "16Mi"},
                 "ingress": {"cidrs": [f"{our_address(self.cluster)}/32"]},
             },

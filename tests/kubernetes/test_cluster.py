@@ -50,6 +50,19 @@ def fetch(cluster: Cluster, namespace: str, name: str, host: str, port: int = 80
     return inside(cluster, namespace, name, "sh", "-c", ask, host, str(port))
 
 
+@pytest.mark.parametrize(("told", "plain"), [("registry.example:5000", False), ("http://registry.example:5000", True)])
+def test_another_cluster_is_named_with_a_registry_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, plain: bool
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    monkeypatch.delenv("ORCHARD_TEST_REGISTRY", raising=False)
+    with pytest.raises(MachineUnfit, match="ORCHARD_TEST_REGISTRY"):
+        Cluster().up()
+    monkeypatch.setenv("ORCHARD_TEST_REGISTRY", told)
+    theirs = Cluster()
+    assert (theirs.ours, theirs.plain, theirs.registry) == (False, plain, "registry.example:5000")
+
+
 def test_nodes_are_ready(cluster: Cluster) -> None:
     states = {
         node["metadata"]["name"]: condition["status"]
@@ -78,7 +91,7 @@ def test_static_binary_runs_on_scratch(cluster: Cluster, namespace: str) -> None
 
 
 def test_image_of_another_architecture_says_so(cluster: Cluster) -> None:
-    verify = f"--tls-verify={str(not cluster.ours).lower()}"
+    verify = f"--tls-verify={str(not cluster.plain).lower()}"
     told = json.loads(run("skopeo", "inspect", "--config", verify, f"docker://{cluster.image('foreign')}"))
     assert told["architecture"] != ARCHITECTURE
 

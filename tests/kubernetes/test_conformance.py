@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 @pytest.fixture(scope="module")
 def on_pods(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Report]:
     async def go() -> Report:
-        special = special_images(cluster.registry, cluster.ours)
+        special = special_images(cluster.registry, cluster.plain)
         async with kubernetes(cluster.image("debian"), special) as context:
             return await run(context)
 
@@ -45,7 +45,7 @@ def on_pods(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="module")
 def on_service(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Report]:
     async def go(url: str, key: str) -> Report:
-        special = special_images(cluster.registry, cluster.ours)
+        special = special_images(cluster.registry, cluster.plain)
         async with service(url, key, cluster.image("debian"), special) as context:
             return await run(context)
 

@@ -41,7 +41,7 @@ def test_page_is_true_from_install_to_uninstall(cluster: Cluster, tmp_path: Path
     script = "set -e\n" + "".join(f"{command}\necho '<<{number}>>'\n" for number, (command, _) in enumerate(commands))
     env = {
         **os.environ, "KUBECONFIG": str(cluster.kubeconfig), "KUBECACHEDIR": str(tmp_path / "kube"),
-        "REGISTRY": cluster.registry, "PLAIN_HTTP": "1" if cluster.ours else "",
+        "REGISTRY": cluster.registry, "PLAIN_HTTP": "1" if cluster.plain else "",
         "PATH": f"{Path(sys.executable).parent}:{cluster.programs}:{os.environ['PATH']}",
         **{f"HELM_{kind}_HOME": str(tmp_path / "helm") for kind in ("CACHE", "CONFIG", "DATA")},
     }  # fmt: skip

@@ -15,7 +15,7 @@ Replicas = Callable[..., KubernetesBackend]
 
 @pytest.fixture(scope="session")
 def special(cluster: Cluster) -> dict[str, str]:
-    return dict(special_images(cluster.registry, cluster.ours))
+    return dict(special_images(cluster.registry, cluster.plain))
 
 
 @pytest.mark.parametrize("kind", ["debian", "busybox", "static"])

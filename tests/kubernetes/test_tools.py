@@ -28,7 +28,7 @@ async def greeter(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (programs / name).write_text(f"#!{AT}/greeter/bin/busybox sh\necho {name} of the tool\n")
         (programs / name).chmod(0o700)
     tool = add("greeter", tmp_path / "greeter")
-    assert await push(tool, f"{cluster.registry}/tools", plain=cluster.ours) == f"{cluster.registry}/tools/{tool}"
+    assert await push(tool, f"{cluster.registry}/tools", plain=cluster.plain) == f"{cluster.registry}/tools/{tool}"
     return tool
 
 

@@ -28,8 +28,11 @@ class Cluster:
         """False where ``KUBECONFIG`` names another cluster, whose parts cannot be broken."""
         self.kubeconfig = named
         """Its administrator's."""
-        self.registry = REGISTRY if self.ours else env("ORCHARD_TEST_REGISTRY") or ""
-        """``HOST:PORT`` that takes pushes and that the nodes pull from, by plain HTTP where the cluster is ours."""
+        told = env("ORCHARD_TEST_REGISTRY") or ""
+        self.plain = self.ours or told.startswith("http://")
+        """Whether the registry speaks plain HTTP."""
+        self.registry = REGISTRY if self.ours else told.removeprefix("http://")
+        """``HOST:PORT`` that takes pushes and that the nodes pull from."""
         self.private_registry = PRIVATE_REGISTRY
         """The same images behind a password (``pull_secret``), slowly; of our own cluster only."""
 
@@ -43,7 +46,8 @@ class Cluster:
             return
         if not self.registry:
             raise MachineUnfit(
-                "KUBECONFIG names a cluster, but ORCHARD_TEST_REGISTRY no registry that its nodes pull from"
+                "KUBECONFIG names a cluster, but ORCHARD_TEST_REGISTRY no registry that its nodes pull from",
+                hint="HOST:PORT, or http://HOST:PORT where it speaks plain HTTP",
             )
         for name, layout in layouts(self.programs).items():
             self.push(layout, name)
@@ -97,7 +101,7 @@ class Cluster:
     def push(self, layout: Path, name: str, tag: str = "1") -> str:
         """Push the image ``latest`` of an OCI layout; return its reference."""
         reference = f"{self.registry}/{name}:{tag}"
-        registry.push(layout, reference, plain=self.ours)
+        registry.push(layout, reference, plain=self.plain)
         return reference
 
     @property
