@@ -1,18 +1,30 @@
-"""The demo's rollouts and grading on the cluster, by one flag, through the chart's own service: verdicts as here."""
+"""Rollouts on the cluster: the demo's, whose verdicts are as here; and one that is evicted."""
 
 import asyncio
 import json
 import os
 import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.deployment import deployed
+from tests.support import toy
 from tests.support.service import ORCHARD
 
 from orchard.core.config import cache_dir
+from orchard.evals.run import evaluate
+from orchard.gateway import ScriptEngine, bash_step
+from orchard.harness.protocol import SUBMIT_MARKER
 from orchard.rollout.folder import read_run
+from orchard.rollout.jobs import Event
+from orchard.rollout.policies import Policy
+from orchard.sandbox import Orchard
+from orchard.sandbox.kubernetes import KubernetesBackend
+from orchard.tasks.model import Task
 from orchard.trajectories import RolloutRecord
 
 TASK = "xmltodict@0.14.1..0.14.2"
@@ -51,3 +63,51 @@ async def test_the_demo_runs_on_the_cluster_with_the_verdicts_that_it_has_here(
             records = [record for record in run.store.records() if isinstance(record, RolloutRecord)]
         assert {record.environment["image"] for record in records} == {records[0].environment["image_digest"]}
         assert cluster.get("-n", release.sandboxes, "pods", "-l", "orchard/sandbox")["items"] == []
+
+
+@dataclass(frozen=True)
+class OnPods(toy.Toy):
+    """The toy of the rollout engine in an image of the cluster's registry."""
+
+    image: str = ""
+
+    async def prepare(self, orchard: Orchard) -> Task:
+        task = await super().prepare(orchard)
+        return task.model_copy(update={"image": self.image, "workdir": "/var"})
+
+
+async def test_a_rollout_whose_pod_is_evicted_is_infrastructures_and_tried_again(
+    cluster: Cluster, namespace: str, replica: Callable[..., KubernetesBackend], tmp_path: Path
+) -> None:
+    """Evicted by the API in the middle of a command, as a drain and an autoscaler do it."""
+    toy.register()
+    seen, asked = list[Event](), asyncio.Event()
+
+    def answer(messages: Sequence[Mapping[str, Any]], _: Any) -> Any:
+        asked.set()
+        if any(message["role"] == "tool" for message in messages):
+            return bash_step(f"echo {SUBMIT_MARKER}")
+        evicted = any(event.kind == "failed" for event in seen)
+        return bash_step("echo mended > note" + ("" if evicted else "; sleep 600"))
+
+    async def evict() -> None:
+        await asked.wait()
+        (pod,) = (await asyncio.to_thread(cluster.get, "-n", namespace, "pods"))["items"]
+        about = {"name": pod["metadata"]["name"], "namespace": namespace}
+        words = json.dumps({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": about})
+        path = f"/api/v1/namespaces/{namespace}/pods/{about['name']}/eviction"
+        await asyncio.to_thread(cluster.kubectl, "create", "--raw", path, "-f", "-", stdin=words)
+
+    engine = ScriptEngine(answer)
+    plan = toy.plan(tmp_path / "run", 1, Policy("evicted", "script", lambda task: engine))
+    plan = replace(plan, sources=[OnPods("toy", image=cluster.image("busybox"))])
+    async with Orchard(backend=replica()) as orchard:
+        evicting = asyncio.create_task(evict())
+        await evaluate(plan, orchard, seen.append)
+        evicting.cancel()
+        await asyncio.wait([evicting])
+    failures = [event.failure for event in seen if event.kind == "failed"]
+    assert [(failure.seam, failure.reason) for failure in failures if failure] == [("sandbox", "evicted")]
+    with read_run(tmp_path / "run") as run:
+        [record] = run.records()
+    assert (record.tries, record.failure, record.stop, record.reward) == (2, None, "submitted", 1.0)
