@@ -1,4 +1,4 @@
-"""Rollouts on the cluster: the demo's, whose verdicts are as here; and one that is evicted."""
+"""Rollouts on the cluster: the demo's, whose verdicts are as here; one that is evicted; a program from tool layers."""
 
 import asyncio
 import json
@@ -12,29 +12,35 @@ from typing import Any
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.deployment import deployed
+from tests.kubernetes.replicas import replicas
 from tests.support import toy
 from tests.support.service import ORCHARD
 
 from orchard.core.config import cache_dir
+from orchard.core.errors import MachineUnfit, Unsupported
 from orchard.evals.run import evaluate
 from orchard.gateway import ScriptEngine, bash_step
 from orchard.harness.protocol import SUBMIT_MARKER
+from orchard.harness.registry import create_harness
+from orchard.rollout.check import check
 from orchard.rollout.folder import read_run
 from orchard.rollout.jobs import Event
 from orchard.rollout.policies import Policy
 from orchard.sandbox import Orchard
 from orchard.sandbox.kubernetes import KubernetesBackend
+from orchard.sandbox.toolpush import push
 from orchard.tasks.model import Task
 from orchard.trajectories import RolloutRecord
 
 TASK = "xmltodict@0.14.1..0.14.2"
 REWARDS = {"gold": 1.0, "script:commit-and-fix": 1.0, "noop": 0.0, "script:hardcode": 0.0, "script:edit-tests": 0.0}
 HARNESSES = ("bash-loop", "mini-swe-agent")
+PROGRAM = "codex"
 
 
 def cache_without_images(folder: Path) -> Path:
     """Return a cache that has what was fetched, but nothing that was prepared."""
-    for name in ("packages", "sdists", "harness"):
+    for name in ("packages", "sdists", "harness", "layers", "tools"):
         (cache_dir() / name).mkdir(parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
         (folder / name).symlink_to(cache_dir() / name)
@@ -111,3 +117,30 @@ async def test_a_rollout_whose_pod_is_evicted_is_infrastructures_and_tried_again
     with read_run(tmp_path / "run") as run:
         [record] = run.records()
     assert (record.tries, record.failure, record.stop, record.reward) == (2, None, "submitted", 1.0)
+
+
+@pytest.mark.timeout(900)
+async def test_a_program_from_tool_layers_mends_the_toy_in_pods_through_a_service(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers come as image volumes; the program reaches the model by a tunnel, out of a Pod without network."""
+    monkeypatch.setenv("ORCHARD_CACHE", str(cache_without_images(tmp_path / "cache")))
+    driver = create_harness(PROGRAM)
+    try:
+        await driver.install()
+        layers = await driver.tools()
+    except (MachineUnfit, Unsupported) as error:
+        pytest.skip(f"{PROGRAM} cannot be installed here: {error}")
+    registry = cluster.registry
+    for layer in layers:
+        await push(layer, f"{registry}/tools", plain=cluster.plain)
+    made = {"tools_repository": f"{registry}/tools", "commit_repository": f"{registry}/toy-{secrets.token_hex(4)}/made"}
+    with replicas(cluster, tmp_path, 1, **made) as running:
+        async with running.door(0) as orchard:
+            report = await check(PROGRAM, orchard, tmp_path / "run", image=cluster.image("debian"))
+            assert report.ok, report
+            assert await orchard.list() == []
+    assert (report.harness, report.placement) == (PROGRAM, "inside")
+    with read_run(tmp_path / "run") as run:
+        [record] = run.records()
+    assert (record.environment["backend"], record.environment["tools"]) == ("kubernetes", list(layers))
