@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.harness.conftest import Play, Ran, trained_once
-from tests.support.scenes import BOTH, COMPACTIONS, FULL, SHARES, STAYS_FULL, SUBAGENTS, SUMMED_UP
+from tests.support.scenes import BOTH, COMPACTIONS, FULL, SHARES, STAYS_FULL, SUBAGENTS, SUMMARY
 
 from orchard.gateway import ContextOverflow
 from orchard.harness import check as toy
@@ -12,6 +12,8 @@ from orchard.trajectories import to_samples
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
+WITHOUT_TOOLS = ("pi",)
+"""Harnesses that tell nothing of the tool calls of sub-agents: those of pi are processes that keep no session."""
 INSIDE = ("claude-code", "codex", "opencode", "pi")
 
 
@@ -29,10 +31,13 @@ async def test_sub_agents_at_once_are_conversations_of_their_own(harness: str, p
     assert (ran.record.stop, ran.record.reward) == ("submitted", 1.0), ran.told()
     assert sorted(words(ran, "subagent")) == [[f"{name} begins.", f"{name} is done."] for name in SHARES], ran.told()
     [main] = words(ran, "agent")
-    assert (main[0], main[-1]) == ("I ask two helpers.", BOTH), ran.told()
+    assert main[-1] == BOTH, ran.told()
+    assert "I ask two helpers." in main[:2], ran.told()
     trained_once(ran)
     shells = [tool for tool in ran.record.tools if toy.RIGHT in str(tool.arguments)]
-    assert [(tool.error, tool.exit_code) for tool in shells] in ([(None, 0)], [(None, None)]), ran.record.tools
+    known = [(None, tool.exit_code) for tool in shells if tool.exit_code in (None, 0)]
+    assert [(tool.error, tool.exit_code) for tool in shells] == known, ran.record.tools
+    assert len(shells) == (harness not in WITHOUT_TOOLS), ran.record.tools
 
 
 @pytest.mark.parametrize("harness", COMPACTIONS, indirect=True)
@@ -42,7 +47,8 @@ async def test_a_compaction_is_a_call_beside_and_work_goes_on_from_it(harness: s
     assert ran.record.failure is None, ran.told()
     assert (ran.record.stop, ran.record.reward) == ("submitted", 1.0), ran.told()
     beside = [call for call in ran.found.calls if call.purpose != "agent"]
-    assert [(call.purpose, (call.answer or {}).get("content")) for call in beside] == [("compaction", SUMMED_UP)]
+    assert [call.purpose for call in beside] == ["compaction"], ran.told()
+    assert SUMMARY in str(beside[0].answer), ran.told()
     every = [said for purpose in ("agent", "compaction") for said in words(ran, purpose)]
     assert any(said[:2] == list(toy.SAYS[:2]) for said in every), ran.told()
     assert sum(said[-1] == toy.SAYS[3] for said in words(ran, "agent")) == 1, ran.told()

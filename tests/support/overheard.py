@@ -75,37 +75,45 @@ def _order(found: Trajectory) -> list[int]:
 
 
 def folded(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the calls without what each body has of the one before: None for a whole field, else how many items."""
-    before: dict[str, Any] = {}
+    """Return the calls without what each body has of an earlier one (``like``; else the one before).
+
+    ``same`` says of each such field how many items of the list are the same; None: all of it.
+    """
+    bodies = [call["body"] for call in calls]
     short: list[dict[str, Any]] = []
-    for call in calls:
-        same: dict[str, int | None] = {}
-        rest: dict[str, Any] = {}
-        for name, value in call["body"].items():
-            if name in before and before[name] == value:
-                same[name] = None
-            elif isinstance(value, list) and isinstance(before.get(name), list):
-                same[name] = kept = len(
-                    list(takewhile(lambda pair: pair[0] == pair[1], zip(value, before[name], strict=False)))
-                )
-                rest[name] = value[kept:]
-            else:
-                rest[name] = value
-        short.append({**call, "same": same, "body": rest})
-        before = call["body"]
+    for at, call in enumerate(calls):
+        tries = [
+            {**_fold(bodies[at], bodies[like]), **({"like": like} if like != at - 1 else {})} for like in range(at)
+        ]
+        found = min([_fold(bodies[at], {}), *reversed(tries)], key=lambda one: len(json.dumps(one)))
+        short.append({**call, **found})
     return short
+
+
+def _fold(body: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    same: dict[str, int | None] = {}
+    rest: dict[str, Any] = {}
+    for name, value in body.items():
+        if name in before and before[name] == value:
+            same[name] = None
+        elif isinstance(value, list) and isinstance(before.get(name), list):
+            pairs = zip(value, before[name], strict=False)
+            same[name] = kept = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+            rest[name] = value[kept:]
+        else:
+            rest[name] = value
+    return {"same": same, "body": rest}
 
 
 def unfolded(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Undo ``folded``."""
-    before: dict[str, Any] = {}
     whole: list[dict[str, Any]] = []
-    for call in calls:
+    for at, call in enumerate(calls):
         body = dict(call["body"])
+        before: dict[str, Any] = whole[call.get("like", at - 1)]["body"] if at else {}
         for name, kept in call["same"].items():
             body[name] = before[name] if kept is None else [*before[name][:kept], *body[name]]
         whole.append({**call, "body": body})
-        before = body
     return whole
 
 

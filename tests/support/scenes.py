@@ -13,6 +13,7 @@ from orchard.gateway import ContextOverflow, Engine, EngineRequest, Final
 from orchard.gateway.engine import Part
 from orchard.harness import check as toy
 from orchard.rollout.toy_model import ToyModel
+from orchard.sandbox.toolnames import TOOLS
 from orchard.trajectories import Usage
 
 Message = Mapping[str, Any]
@@ -37,34 +38,30 @@ class Scene:
     """Options of the harness."""
     events: Mapping[int, str | int] = field(default_factory=dict[int, "str | int"])
     """See ``Staged``."""
-    gated: bool = False
-    """Whether two sub-agents wait for each other."""
 
     def engine(self) -> Staged:
         """Return the model of one rollout."""
-        return Staged(ToyModel(self.answer), self.events, Gate() if self.gated else None)
+        return Staged(ToyModel(self.answer), self.events)
 
 
 class Staged:
-    """Answers as ``inner``; some of the requests, counted from 0, meet something else.
+    """Answers as ``inner``; some of the requests, counted from 0, meet something else. Sub-agents wait for each other.
 
     Args:
         inner: what answers.
         events: request -> ``FULL`` (it does not fit the model), or how many tokens its prompt is said to have had.
-        when: each request waits for this first.
     """
 
     name, policy_version = "scene", None
 
-    def __init__(self, inner: Engine, events: Mapping[int, str | int] | None = None, when: Gate | None = None) -> None:
-        self._inner, self._events, self._gate = inner, dict(events or {}), when
+    def __init__(self, inner: Engine, events: Mapping[int, str | int]) -> None:
+        self._inner, self._events, self._gate = inner, dict(events), Gate()
         self.count = 0
 
     async def complete(self, request: EngineRequest) -> AsyncGenerator[Part]:
         event = self._events.get(self.count)
         self.count += 1
-        if self._gate is not None:
-            await self._gate.pass_by(request.messages)
+        await self._gate.pass_by(request.messages)
         if event == FULL:
             raise ContextOverflow(9_000, 8_192)
         async with aclosing(self._inner.complete(request)) as parts:
@@ -164,21 +161,63 @@ def summing_up(messages: Sequence[Message], tools: Sequence[Message]) -> dict[st
     return toy.answer(messages, tools)
 
 
+def summed_up_in_sections(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
+    """Sum up in the sections that OpenClaw asks for; it makes others of their headings."""
+    return {"content": f"## Decisions\n{SUMMARY}"} if not tools else toy.answer(messages, tools)
+
+
+def summing_up_once(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
+    """Mend the toy, and end as soon as it was summed up."""
+    if tools and any(SUMMARY in text_of(one) for one in messages if one.get("role") == "user"):
+        return {"content": toy.SAYS[3]}
+    return summing_up(messages, tools)
+
+
+_PI = f"{TOOLS}/pi/node_modules/@earendil-works/pi-coding-agent/examples/extensions"
+_PI_AGENT = (
+    r"mkdir -p .pi/agents && printf -- '---\nname: helper\ndescription: helps\n---\nHelp.\n' > .pi/agents/helper.md"
+)
+_DESCRIBED = {"description": "a share"}
+_OWN_TEST = {"agent": {"verify_on_stop": False}}
+"""Hermes Agent knows the toy's test for none."""
 SUBAGENTS: Mapping[str, Scene] = {
-    "claude-code": Scene(two_helpers("Agent", lambda told: {"description": "a share", "prompt": told}), gated=True),
-    "codex": Scene(
-        two_helpers("multi_agent_v1__spawn_agent", lambda told: {"message": told}, _wait_agent), gated=True
-    ),
+    "claude-code": Scene(two_helpers("Agent", lambda told: {**_DESCRIBED, "prompt": told})),
+    "codex": Scene(two_helpers("multi_agent_v1__spawn_agent", lambda told: {"message": told}, _wait_agent)),
+    "kimi-code": Scene(two_helpers("Agent", lambda told: {**_DESCRIBED, "prompt": told})),
     "opencode": Scene(
-        two_helpers("task", lambda told: {"description": "a share", "prompt": told, "subagent_type": "general"}),
-        gated=True,
+        two_helpers("task", lambda told: {**_DESCRIBED, "prompt": told, "subagent_type": "general"})
+    ),
+    "openhands": Scene(two_helpers("task", lambda told: {**_DESCRIBED, "prompt": told}), {"subagents": 2}),
+    "pi": Scene(
+        two_helpers(
+            "subagent",
+            lambda told: {"agent": "helper", "task": told, "agentScope": "project", "confirmProjectAgents": False},
+            before=_PI_AGENT,
+        ),
+        {"args": ["-e", f"{_PI}/subagent/index.ts"]},  # it has none of its own, but an example of an extension
+    ),
+    "zeroclaw": Scene(
+        two_helpers("spawn_subagent", lambda told: {"prompt": told}),
+        {"settings": {"runtime_profiles": {"orchard": {"parallel_tools": True}}}},
     ),
 }  # fmt: skip
 """Harnesses whose sub-agents work at the same time."""
 COMPACTIONS: Mapping[str, Scene] = {
     "claude-code": Scene(summing_up, events={2: FULL}),
-    "codex": Scene(summing_up, {"context": 10_000, "compact_at": 8_000}, {1: 9_000}),
+    "codex": Scene(summing_up, {"context": 200_000, "compact_at": 150_000}, {1: 160_000}),
+    "hermes-agent": Scene(
+        summing_up,
+        {"settings": {**_OWN_TEST, "compression": {"protect_first_n": 1, "protect_last_n": 3}}},
+        {2: 130_000},
+    ),
+    "kimi-code": Scene(summing_up, {"context": 131_072}, {1: 128_000}),
+    "openclaw": Scene(
+        summed_up_in_sections,
+        {"append_only": True, "settings": {"agents": {"defaults": {"compaction": {"keepRecentTokens": 1}}}}},
+        {2: FULL},
+    ),
     "opencode": Scene(summing_up, {"context": 100_000, "output": 4_096}, {1: 99_000}),
+    "openhands": Scene(summing_up_once, {"condense_at": 7}),
     "pi": Scene(summing_up, {"settings": {"compaction": {"keepRecentTokens": 1}}}, {1: 130_000}),
 }
 """Harnesses that compact, and what makes them do it."""

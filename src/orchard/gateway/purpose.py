@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, cast
 
 from orchard.gateway.dialects.base import ModelRequest
@@ -96,6 +97,7 @@ class Purposes:
         self._known[call_id] = purpose
         if purpose == "compaction" and answer is not None and (summary := _text(answer).strip()[:_SUMMARY_HEAD]):
             self._summaries.append(summary)
+            self._told.clear()  # a call that was under way is among what goes on, not told to anybody
         calls = cast("list[Message]", (answer or {}).get("tool_calls") or [])
         if calls and purpose in WORK:
             self._told[call_id] = [text for call in calls for text in _texts_of(call) if len(text) >= _LEAST_TOLD]
@@ -153,7 +155,8 @@ class Purposes:
         said = "\n".join(_text(message) for message in asked.messages)
         if any(summary in said for summary in self._summaries):
             return "agent"
-        if any(text in said for texts in self._told.values() for text in texts):
+        task = "\n".join(_text(message) for message in takewhile(_is_given, asked.messages))
+        if any(text in task for texts in self._told.values() for text in texts):
             return "subagent"
         return "agent" if self._main == _start(asked, tools_hash) else "subagent"
 
@@ -169,6 +172,11 @@ def _kept(asked: ModelRequest, placed: Placement) -> list[Message]:
 def _goes_on(asked: ModelRequest, placed: Placement) -> bool:
     """Whether more than instructions is kept of an earlier conversation."""
     return any(message.get("role") not in _INSTRUCTIONS for message in _kept(asked, placed))
+
+
+def _is_given(message: Message) -> bool:
+    """Whether a message is from before an agent's first turn, if none before it is from later."""
+    return message.get("role") in (*_INSTRUCTIONS, "user")
 
 
 def _begins(message: Message, phrases: Iterable[str]) -> str | None:

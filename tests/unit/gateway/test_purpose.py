@@ -200,6 +200,31 @@ def test_sub_agents_at_once_that_no_header_tells() -> None:
     assert session.arrives([SYSTEM, user(f"Earlier I was told: {one}")], TOOLS)[0] == "agent"  # its results are served
 
 
+@pytest.mark.parametrize("asks", [[system(PI_COMPACTION), user("<conversation>…</conversation>")], None])
+def test_what_goes_on_from_a_compaction_is_no_sub_agent_though_its_last_call_was_under_way(asks: Any) -> None:
+    session = Session()
+    path = "/testbed/greet.sh"
+    begun = session.work(path)
+    done: Message = {"role": "tool", "tool_call_id": "c0", "content": f"Replaced in {path}"}
+    if asks is None:  # with its tools, behind the conversation
+        assert (
+            session.call([*begun, done, user(CLAUDE_COMPACTION)], said(f"The greeting of {path} is mended."))
+            == "compaction"
+        )
+    else:
+        assert session.call(asks, said(f"The greeting of {path} is mended."), []) == "compaction"
+    told_otherwise = user(f"So far: {path}, which holds a greeting, was mended.")
+    assert session.arrives([SYSTEM, told_otherwise, begun[-1], done], TOOLS)[0] == "agent"
+    assert session.arrives([SYSTEM, told_otherwise], TOOLS)[0] == "agent"
+
+
+def test_an_answers_own_words_in_its_results_are_told_to_nobody() -> None:
+    session = Session()
+    begun = session.work("/testbed/greet.sh")
+    done: Message = {"role": "tool", "tool_call_id": "c0", "content": "Replaced in /testbed/greet.sh"}
+    assert session.arrives([SYSTEM, user("Go on with it."), begun[-1], done], TOOLS)[0] == "agent"
+
+
 def test_other_instructions_or_tools_make_another_agent() -> None:
     session = Session()
     session.work()

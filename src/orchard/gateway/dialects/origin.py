@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
@@ -15,6 +16,8 @@ _AGENTS = (
     "session-id", "session_id", "x-session-affinity",
 )  # fmt: skip
 """Codex, Claude Code (a sub-agent, then the main one), opencode, OpenHands, pi, OpenClaw; the first that is there."""
+_WINDOW = re.compile(r":\d+$")
+"""What OpenClaw puts behind its ``session_id``: how often the session was compacted. The agent stays the same."""
 _PARENTS = ("x-codex-parent-thread-id", "x-parent-session-id")
 _KINDS = {"turn": None, "compact": "compaction", "collab_spawn": "subagent"}
 """Codex's words that are not the record's."""
@@ -24,6 +27,8 @@ _LONGEST = 200
 def origin_of(headers: Mapping[str, str]) -> Origin:
     """Return what the headers say; what they do not say is None."""
     agent, parent = _first(headers, _AGENTS), _first(headers, _PARENTS)
+    if agent is not None and "session_id" in headers:
+        agent = _WINDOW.sub("", agent)
     if "x-claude-code-agent-id" in headers:
         parent = _first(headers, ("x-claude-code-session-id",))
     kind = _turn_kind(headers.get("x-codex-turn-metadata", ""))
