@@ -40,7 +40,7 @@ async def test_a_create_waits_for_room_in_a_resource_quota(cluster: Cluster, nam
     calls = (await backend.live()).cluster
     before = calls.calls
     waiting = asyncio.ensure_future(backend.create(spec, "second"))
-    await until(lambda: calls.calls > before + 3)
+    await until(lambda: calls.calls > before + 2)
     assert not waiting.done()
     await backend.delete(first.id)
     assert (await waiting).state is State.READY

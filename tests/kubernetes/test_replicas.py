@@ -187,7 +187,7 @@ async def no_pods(running: Replicas) -> bool:
 
 
 async def test_a_quota_holds_over_replicas(running: Replicas, front: Front, image: str) -> None:
-    quota, asked = 4, 24
+    quota, asked = 2, 9
     key = running.new_key("bounded", quota=quota)
     doors = [running.door(number, key) for number in range(3)]
     await asyncio.sleep(1.1)  # a service follows the file of keys within a second
