@@ -165,9 +165,11 @@ def test_a_layer_that_a_process_runs_from_stays(cache: Path, tmp_path: Path) -> 
     assert folder is not None
     os.utime(cache / ".used" / tool, (0, 0))
     with subprocess.Popen([folder / "bin" / "sleep", "60"]) as process:
-        assert [one.in_use for one in layers()] == [True]
-        assert clear() == []
-        process.kill()
+        try:
+            assert [one.in_use for one in layers()] == [True]
+            assert clear() == []
+        finally:
+            process.kill()
     assert [str(one.tool) for one in clear()] == [tool]
     assert find(parse_tool(tool)) is None
 
