@@ -39,11 +39,6 @@ def longer(spec: dict[str, Any]) -> None:
         spec["timeout_s"] += 1
 
 
-def rounded(spec: dict[str, Any]) -> None:
-    if command(spec) == "sleep 20" and spec.get("timeout_s") == 1.5:
-        spec["timeout_s"] = 3.0
-
-
 def survivor(when: str, *argv: str) -> Any:
     """After a command with ``when`` in it, other processes live on that its end does not reach."""
 
@@ -90,18 +85,9 @@ def exit_is_timeout(spec: dict[str, Any], one: Frame) -> Iterable[Frame]:
     yield exit_facts(one, timed_out=True) if late else one
 
 
-_paced: set[str] = set()
-
-
-def paced(spec: dict[str, Any]) -> None:
-    if "echo line$i" in command(spec):
-        _paced.add(spec["id"])
-
-
 def wrong_at_offset(method: str, target: str, sandbox_id: str) -> str | None:
     """A stream that is asked for from an offset begins a byte later."""
-    known = target.startswith("/v1/processes/") and target.split("/")[3] in _paced
-    if known and "/stream?" in target and "mode=full" in target and "stdout=0" not in target:
+    if "/stream?" in target and "mode=full" in target and "stdout=" in target and "stdout=0" not in target:
         offset = int(target.partition("stdout=")[2].partition("&")[0])
         return target.replace(f"stdout={offset}", f"stdout={offset + 1}")
     return None
@@ -227,9 +213,9 @@ TWINS = [
     Twin(4, "a background child holds the answer", start=becomes("sleep 30 & echo", "sleep 9 & echo started; wait")),
     Twin(5, "a time-out leaves processes", started=survivor("sleep 61", "python3", "-c", FILL)),
     Twin(6, "stdin stays open", start=given("cat", stdin="open")),
-    Twin(7, "a time-out is rounded to whole seconds", start=rounded),
+    Twin(7, "a time-out is rounded to whole seconds", start=given("sleep 20", timeout_s=3.0)),
     Twin(8, "exit code 124 means a time-out", frame=exit_is_timeout),
-    Twin(9, "an offset is off by one", start=paced, request=wrong_at_offset),
+    Twin(9, "an offset is off by one", request=wrong_at_offset),
     Twin(10, "an aborted request leaves something", started=survivor("sleep 9", "sh", "-c", "sleep 9; sleep 9")),
     Twin(11, "the end of a sandbox is told late", wrap=control.Slow),
     Twin(12, "a background process gets a hidden time-out", start=given("sleep 304", timeout_s=0.1)),

@@ -60,19 +60,12 @@ class DeleteOnce(Wrapped):
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
-        self._plain: set[str] = set()
         self._deleted: set[str] = set()
-
-    async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
-        info = await self.inner.create(spec, key)
-        if not spec.labels:  # others are deleted by another client, then by their block: the twin is not about that
-            self._plain.add(info.id)
-        return info
 
     async def delete(self, sandbox_id: str, *, wait: bool = True) -> None:
         if sandbox_id in self._deleted:
             raise NotFound(f"no sandbox {sandbox_id}")
-        self._deleted |= self._plain & {sandbox_id}
+        self._deleted.add(sandbox_id)
         await self.inner.delete(sandbox_id, wait=wait)
 
 
