@@ -1,9 +1,9 @@
-"""Real harnesses: how many samples a rollout of each makes, why it forks, and 64 of one at once in sealed sandboxes.
+"""Real harnesses: samples a rollout of each, why it forks, how much of it comes again; 64 at once in sealed sandboxes.
 
 Each harness that is installed mends the toy of ``orchard harness check`` against a scripted model with token ids. A
-rollout whose history only grows is one sample; a sample a call is what a gateway without a tree gives. 64 at once: a
-rollout each, from the sandbox to the record, on all of them together; the harness is the first of ``CROWD`` that is
-installed here.
+rollout whose history only grows is one sample; a sample a call is what a gateway without a tree gives. One is run
+again, answered from its record: at so many of its turns it can be branched. 64 at once: a rollout each, from the
+sandbox to the record, on all of them together; the harness is the first of ``CROWD`` that is installed here.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from orchard.rollout.check import toy_job
 from orchard.rollout.engine import RolloutEngine
 from orchard.rollout.folder import open_run
 from orchard.rollout.jobs import Bounds, Job
+from orchard.rollout.rerun import Rerun, rerun
 from orchard.rollout.toy_model import ToyModel
 from orchard.trajectories import Trajectory
 from orchard.trajectories.stats import stats
@@ -53,6 +54,13 @@ async def rollouts(place: Place, folder: Path, jobs: list[Job], at_once: int) ->
     return found
 
 
+async def again(place: Place, folder: Path, job: Job) -> Rerun:
+    """Run one of the run's closed jobs again, answered from its record."""
+    with open_run(folder) as run:
+        async with Gateway(run.store, {}) as gateway:
+            return await rerun(run, place.orchard, gateway, job)
+
+
 def jobs_of(place: Place, harness: str, count: int) -> list[Job]:
     engine = ToyModel()
     first = toy_job(harness, engine, image=place.debian if not place.quick else None)
@@ -63,20 +71,33 @@ async def measure(place: Place) -> list[Row]:
     names = list(QUICK) if place.quick else await installed(sorted(HARNESSES))
     count, rows = (1 if place.quick else 3), list[Row]()
     for name in names:
-        found = await rollouts(place, place.work / f"run-{name}", jobs_of(place, name, count), 1)
-        [one] = stats(found)
-        forks = ", ".join(f"{number} {cause}" for cause, number in one.forks.most_common()) or "none"
-        beside = {purpose: number for purpose, number in one.purposes.items() if purpose != "agent"}
-        seconds = sum(each.rollout.seconds["harness"] for each in found if each.rollout) / count
-        note = (
-            f"{name}: forks {forks}; calls beside the work {beside or 'none'}; {one.trained_tokens} of"
-            f" {one.sampled_tokens} sampled tokens trained, in samples of {one.sample_tokens} in all; {seconds:.1f} s"
-        )
-        rows.append(
-            Row(f"{name}, samples a rollout", one.samples / count, "samples", count, floor={"append-only": 1.0},
-                peers={"one a call": one.calls / count}, note=note)
-        )  # fmt: skip
+        folder, jobs = place.work / f"run-{name}", jobs_of(place, name, count)
+        found = await rollouts(place, folder, jobs, 1)
+        rows += [samples_of(name, found), branches_of(name, await again(place, folder, jobs[0]))]
     return rows
+
+
+def samples_of(name: str, found: list[Trajectory]) -> Row:
+    [one] = stats(found)
+    forks = ", ".join(f"{number} {cause}" for cause, number in one.forks.most_common()) or "none"
+    beside = {purpose: number for purpose, number in one.purposes.items() if purpose != "agent"}
+    seconds = sum(each.rollout.seconds["harness"] for each in found if each.rollout) / len(found)
+    note = (
+        f"{name}: forks {forks}; calls beside the work {beside or 'none'}; {one.trained_tokens} of"
+        f" {one.sampled_tokens} sampled tokens trained, in samples of {one.sample_tokens} in all; {seconds:.1f} s"
+    )
+    return Row(
+        f"{name}, samples a rollout", one.samples / len(found), "samples", len(found), floor={"append-only": 1.0},
+        peers={"one a call": one.calls / len(found)}, note=note,
+    )  # fmt: skip
+
+
+def branches_of(name: str, found: Rerun) -> Row:
+    return Row(
+        f"{name}, prefixes that come again, clock pinned", 100 * found.pinned.share, "%", found.pinned.calls,
+        peers={"word for word": 100 * found.exact.share},
+        note=f"{name}, run again: other words by {' and '.join(found.but_for)}" if found.but_for else "",
+    )  # fmt: skip
 
 
 async def crowd(place: Place) -> list[Row]:

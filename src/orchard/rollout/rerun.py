@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchard.gateway import Gateway, ReplayEngine
@@ -24,6 +25,8 @@ class Rerun:
     """As far as its requests said the same."""
     pinned: Reproduced
     """As far as they were answered: with the clock, and what is chance, as they were recorded."""
+    but_for: Sequence[str]
+    """Which of ``clock`` and ``chance`` wrote other words."""
 
 
 async def rerun(
@@ -39,4 +42,5 @@ async def rerun(
     again = replace(job, policy=policy)
     await RolloutEngine(run, orchard, gateway, Bounds(tries=1), observe).run([again])
     found = run.store.trajectory(again.rollout_id(run.id))
-    return Rerun(reproduced(recorded, found, exact=True), reproduced(recorded, found))
+    causes = sorted({cause for call in found.calls for cause in call.replayed_but_for})
+    return Rerun(reproduced(recorded, found, exact=True), reproduced(recorded, found), causes)

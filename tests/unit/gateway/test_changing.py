@@ -1,5 +1,7 @@
 """Which words two runs of one turn may have otherwise, and which they may not."""
 
+import json
+
 import pytest
 
 from orchard.gateway.engines.changing import causes, steady
@@ -13,6 +15,7 @@ CLOCK = (
     ("Today's date is 2026-11-30. It is", "Today's date is 2026-12-01. It is"),  # Claude Code, Kimi Code
     ("Wall time: 0.0000 seconds", "Wall time: 12.5 seconds"),
     ("==== 3 passed in 0.04s ====", "==== 3 passed in 1.25s ===="),
+    ("real\t0m0.102s", "real\t1m10.5s"),
     ("at 9:05 AM", "at 11:15 PM"),
     ("-rw-r--r-- 1 root root 20 Nov 30 05:24 greet.sh", "-rw-r--r-- 1 root root 20 Dec  1 17:02 greet.sh"),
     ("Mon Nov 30 05:23:43 UTC 2026", "Fri Jan  1 00:00:01 UTC 2027"),  # date
@@ -23,7 +26,8 @@ CHANCE = (
     ("sessionId=d461d977-566e-41e9-bd44-b891276d8ec2 |", "sessionId=2a97b771-0cbb-4411-bec4-763b73e56b11 |"),
     ("Chunk ID: 472733\nWall", "Chunk ID: f3177c\nWall"),
     ("<Thing object at 0x7f3c2a1b9d40>", "<Thing object at 0x7f0012345678>"),
-    ("/tmp/tmpab12cd_z/out", "/tmp/tmpzz98_yxw/out"),
+    ("/tmp/tmpab12cd_z/out", "/tmp/tmpzz98_yxw/out"),  # Python
+    ("/tmp/tmp.0u9wbzD241", "/tmp/tmp.55NeJemFHp"),  # mktemp
 )
 OTHERWISE = (
     ("app.py:12:34: error", "app.py:13:34: error"),
@@ -46,6 +50,8 @@ def user(text: object) -> dict[str, object]:
 def test_words_of_the_clock_and_of_chance_are_read_as_one(one: str, two: str, cause: str) -> None:
     assert steady(user(one)) == steady(user(two))
     assert steady(user([{"type": "text", "text": one}])) == steady(user([{"type": "text", "text": two}]))
+    within, other = (user(json.dumps({"output": f"First.\n{text}"})) for text in (one, two))
+    assert steady(within) == steady(other)
     assert causes([user(one)], [user(two)]) == [cause]
     assert causes([user(one)], [user(one)]) == []
 

@@ -19,11 +19,13 @@ _DATE = (
     rf"(?:\d{{4}}-\d\d-\d\d|{_MONTH}\.? {{1,2}}\d{{1,2}},? {{1,2}}\d{{4}}|\d{{1,2}} {_MONTH}\.?,? \d{{4}}|{_OF_FILES})"
 )
 _TIME = r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[AaPp][Mm]\b)?"
+_LENGTH = r"(?:\d+m ?)?\d+(?:\.\d+)? ?(?:[nmuµ]?s|sec(?:ond)?s?|minutes?)\b"
+_LINE = r"(?<=\\[nrt])"
+"""A result may be JSON in a text, in which a line begins after an ``n``."""
 _WORDS = re.compile(
-    rf"(?P<clock>(?<![\w.:-])(?:(?:{_DAY},? )?{_DATE}(?:[T ,]+{_TIME})?|{_TIME}(?![\w:]))"
-    r"|(?<![\w.:-])\d+(?:\.\d+)? ?(?:[nmuµ]?s|sec(?:ond)?s?|minutes?)\b)"
-    r"|(?P<chance>\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]{6,16}\b|\btmp[a-z0-9_]{8}\b"
-    r"|(?<=Chunk ID: )[0-9a-f]{6}\b)"
+    rf"(?P<clock>(?:(?<![\w.:-])|{_LINE})(?:(?:{_DAY},? )?{_DATE}(?:[T ,]+{_TIME})?|{_TIME}(?![\w:])|{_LENGTH}))"
+    rf"|(?P<chance>(?:(?<!\w)|{_LINE})(?:[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}|0x[0-9a-f]{{6,16}}"
+    r"|tmp(?:[a-z0-9_]{8}|\.\w{10})|(?<=Chunk ID: )[0-9a-f]{6})\b)"
 )
 """A time is no line and column of a file: it follows no colon. ``Chunk ID`` is Codex's, of each output."""
 
