@@ -10,6 +10,7 @@ from tests.harness.conftest import Play
 from tests.support.scenes import Scene
 
 from orchard.harness import check as toy
+from orchard.rollout.toy_model import ToyModel
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
@@ -51,6 +52,30 @@ async def test_opencode_searches_with_what_its_layer_holds(harness: str, play: P
     assert (found.error, listed.error) == (None, None), ran.record.tools
     assert toy.WRONG in found.output
     assert sorted(listed.output.split()) == [f"{toy.WORKDIR}/{name}" for name in (toy.FILE, "test.sh")]
+
+
+def trespassing(messages: list[Mapping[str, Any]], tools: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Read outside the work tree, read a .env, do the same again and again, then mend the toy."""
+    commands = ["echo SECRET=1 > .env; ls /etc; mktemp -d; cat /proc/version", *["cat /etc/passwd"] * 4, "cat .env"]
+    step = toy.acted(messages)
+    if tools and step < len(commands):
+        return {"content": f"Step {step}.", "calls": [toy.shell_call(tools, commands[step])]}
+    if tools and step == len(commands):
+        return {"content": "I read it.", "calls": [{"name": "read", "arguments": {"filePath": f"{toy.WORKDIR}/.env"}}]}
+    done = [message for message in messages if message.get("role") != "assistant" or not _before(message)]
+    return toy.answer(done, tools)
+
+
+def _before(message: Mapping[str, Any]) -> bool:
+    return str(message.get("content")).startswith(("Step ", "I read it."))
+
+
+@pytest.mark.parametrize("harness", ["opencode"], indirect=True)
+async def test_opencode_asks_nobody(harness: str, play: Play) -> None:
+    ran = await play(harness, engine=ToyModel(trespassing))
+    assert (ran.record.failure, ran.record.stop, ran.record.reward) == (None, "submitted", 1.0), ran.told()
+    assert {tool.error for tool in ran.record.tools} == {None}, ran.record.tools
+    assert "SECRET=1" in ran.record.tools[6].output
 
 
 def falling_asleep(messages: list[Mapping[str, Any]], tools: list[Mapping[str, Any]]) -> dict[str, Any]:

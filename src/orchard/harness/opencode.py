@@ -22,6 +22,9 @@ _ADAPTERS = {"chat": "@ai-sdk/openai-compatible", "responses": "@ai-sdk/openai",
 """All three come with the program."""
 _QUIET = ("OPENCODE_DISABLE_AUTOUPDATE", "OPENCODE_DISABLE_MODELS_FETCH", "OPENCODE_DISABLE_LSP_DOWNLOAD")
 _FOLDERS = ("CONFIG", "DATA", "CACHE", "STATE")
+_ASKED = ("edit", "bash", "webfetch", "read", "external_directory", "doom_loop")
+"""What it would ask a person about, and end where nobody answers: files outside the work tree, a ``.env``, a call made
+three times."""
 _DATABASE = "opencode.db"
 _QUERY = """
 SELECT s.id AS session, s.parent_id AS parent, m.id AS id, m.data AS message, p.data AS part
@@ -65,7 +68,7 @@ class OpenCode(Inside):
         settings = {
             "autoupdate": False, "share": "disabled", "model": named, "small_model": named,
             "snapshot": config.get("snapshot", False), "provider": {_PROVIDER: provider},
-            "permission": {"edit": "allow", "bash": "allow", "webfetch": "allow"}, **config.get("settings", {}),
+            "permission": dict.fromkeys(_ASKED, "allow"), **config.get("settings", {}),
         }  # fmt: skip
         env = {
             **dict.fromkeys(_QUIET, "1"), "OPENCODE_CONFIG": f"{home}/opencode.json",
