@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from tests.harness.conftest import Play
-from tests.support.scenes import Scene
 
 from orchard.harness import check as toy
 from orchard.rollout.toy_model import ToyModel
@@ -38,7 +37,7 @@ async def test_claude_code_bare_has_three_tools(harness: str, play: Play) -> Non
     assert sorted(tool["function"]["name"] for tool in tools) == ["Bash", "Edit", "Read"]
 
 
-def searching(messages: list[Mapping[str, Any]], tools: list[Mapping[str, Any]]) -> dict[str, Any]:
+def searching(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Search before the toy is mended."""
     words = ({"name": "grep", "arguments": {"pattern": "Helo"}}, {"name": "glob", "arguments": {"pattern": "*.sh"}})
     step = toy.acted(messages)
@@ -47,14 +46,14 @@ def searching(messages: list[Mapping[str, Any]], tools: list[Mapping[str, Any]])
 
 @pytest.mark.parametrize("harness", ["opencode"], indirect=True)
 async def test_opencode_searches_with_what_its_layer_holds(harness: str, play: Play) -> None:
-    ran = await play(harness, engine=Scene(searching))
+    ran = await play(harness, engine=ToyModel(searching))
     found, listed = ran.record.tools
     assert (found.error, listed.error) == (None, None), ran.record.tools
     assert toy.WRONG in found.output
     assert sorted(listed.output.split()) == [f"{toy.WORKDIR}/{name}" for name in (toy.FILE, "test.sh")]
 
 
-def trespassing(messages: list[Mapping[str, Any]], tools: list[Mapping[str, Any]]) -> dict[str, Any]:
+def trespassing(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Read outside the work tree, read a .env, do the same again and again, then mend the toy."""
     commands = ["echo SECRET=1 > .env; ls /etc; mktemp -d; cat /proc/version", *["cat /etc/passwd"] * 4, "cat .env"]
     step = toy.acted(messages)
@@ -78,7 +77,7 @@ async def test_opencode_asks_nobody(harness: str, play: Play) -> None:
     assert "SECRET=1" in ran.record.tools[6].output
 
 
-def falling_asleep(messages: list[Mapping[str, Any]], tools: list[Mapping[str, Any]]) -> dict[str, Any]:
+def falling_asleep(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mend the toy, then run what does not end."""
     if toy.acted(messages) < 2 or not tools:
         return toy.answer(messages, tools)
@@ -87,7 +86,7 @@ def falling_asleep(messages: list[Mapping[str, Any]], tools: list[Mapping[str, A
 
 @pytest.mark.parametrize("harness", QUICK, indirect=True)
 async def test_the_end_of_its_time_keeps_what_was_done_and_said(harness: str, play: Play) -> None:
-    ran = await play(harness, engine=Scene(falling_asleep), seconds=60.0)
+    ran = await play(harness, engine=ToyModel(falling_asleep), seconds=60.0)
     assert (ran.record.failure, ran.record.stop, ran.record.reward) == (None, "time", 1.0), ran.told()
     said = [str((call.answer or {}).get("content")) for call in ran.found.calls if call.purpose == "agent"]
     assert list(dict.fromkeys(said)) == [*toy.SAYS[:2], "I rest."], ran.told()  # some ask again while it runs
