@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.daemon import settings_for
 from tests.support.waiting import until
 
-from orchard.sandbox.kubernetes import client
+from orchard.sandbox.kubernetes import KubernetesSettings, client
 from orchard.sandbox.kubernetes.cache import PodCache
+from orchard.sandbox.kubernetes.credentials import find_access
 from orchard.sandbox.kubernetes.labels import SANDBOX
 
 
@@ -28,15 +30,24 @@ async def api(cluster: Cluster, namespace: str) -> AsyncIterator[client.Cluster]
     await connected.close()
 
 
-@pytest.fixture
-async def cache(api: client.Cluster) -> AsyncIterator[PodCache]:
+@asynccontextmanager
+async def following(api: client.Cluster) -> AsyncIterator[PodCache]:
+    """A cache that has its first list, and is followed for the length of the block."""
     made = PodCache(api)
     running = asyncio.ensure_future(made.run())
-    await made.synced()
-    yield made
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    try:
+        await made.synced()
+        yield made
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+@pytest.fixture
+async def cache(api: client.Cluster) -> AsyncIterator[PodCache]:
+    async with following(api) as made:
+        yield made
 
 
 @pytest.fixture
@@ -65,6 +76,26 @@ async def test_it_follows_what_comes_changes_and_goes(
     assert told[0] == (True, False)
     assert told[-1] == (False, True)
     assert cache.relists == 1
+
+
+async def test_a_watch_whose_token_has_lapsed_reads_the_credentials_anew(
+    cluster: Cluster, namespace: str, tmp_path: Path, make: Callable[[str], Any]
+) -> None:
+    """No other request does it first: such a replica only shows what it knows."""
+    path = tmp_path / "config"
+    cluster.write_kubeconfig(path, namespace)
+    binding = ("rolebinding", "looks", "--clusterrole=view", f"--serviceaccount={namespace}:default")
+    cluster.kubectl("-n", namespace, "create", *binding)
+    access = await find_access(KubernetesSettings(namespace=namespace, kubeconfig=path))
+    account = client.Cluster(KubernetesSettings(namespace=namespace, kubeconfig=path), access)
+    try:
+        async with following(account) as cache:
+            vars(access.configuration)["api_key"]["BearerToken"] = "Bearer lapsed"
+            cache.restart()
+            await make("a")
+            await until(lambda: names(cache) == {"a"})
+    finally:
+        await account.close()
 
 
 async def test_a_watch_that_is_cut_goes_on_where_it_was_without_listing(

@@ -159,9 +159,7 @@ class Cluster:
             "timeoutSeconds": str(_WATCH_SECONDS),
         }  # fmt: skip
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_WATCH_SILENCE)
-        self.calls += 1
-        with translated():
-            response = await self._access.request("GET", path, timeout=timeout, headers={}, params=where)
+        response = await self._begin(path, where, timeout)
         try:
             await self._check(response)
             yield _events(response)
@@ -169,6 +167,21 @@ class Cluster:
             if response.connection is not None and response.connection.transport is not None:
                 response.connection.transport.abort()  # a farewell in TLS may outlive the loop
             response.close()
+
+    async def _begin(
+        self, path: str, where: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """Return the answer to a watch; credentials that have lapsed are read anew: there may be no other request."""
+        for last in (False, True):
+            self.calls += 1
+            access = self._access
+            with translated():
+                response = await access.request("GET", path, timeout=timeout, headers={}, params=where)
+            if response.status != 401 or last:
+                return response
+            response.close()
+            await self._renew(access)
+        raise AssertionError("unreachable")
 
     async def request(
         self,
