@@ -21,6 +21,7 @@ Answer = Callable[[Sequence[Message], Sequence[Message]], dict[str, Any]]
 FULL = "context"
 SUBTASK = "This is the share of"
 SHARES = ("Ada", "Bob")
+WAITING = "I wait for"
 BOTH = "Both shares are done."
 SUMMARY = "The project holds greet.sh, whose greeting lacks a letter."
 SUMMED_UP = f"<analysis>It is short.</analysis>\n<summary>{SUMMARY}</summary>"
@@ -66,26 +67,38 @@ class Staged:
             raise ContextOverflow(9_000, 8_192)
         async with aclosing(self._inner.complete(request)) as parts:
             async for part in parts:
-                if isinstance(part, Final) and isinstance(event, int):
-                    part = replace(part, usage=Usage(prompt_tokens=event, completion_tokens=10))
+                if isinstance(part, Final):
+                    self._gate.answered(request.messages)
+                    used = Usage(prompt_tokens=event, completion_tokens=10) if isinstance(event, int) else part.usage
+                    part = replace(part, usage=used)
                 yield part
 
     async def close(self) -> None: ...
 
 
 class Gate:
-    """Lets the first requests of both sub-agents go on once both have come: they are there at once, or it fails."""
+    """Lets the first requests of both sub-agents go on once both have come: they are there at once, or it fails.
+
+    A parent that waits for them is not answered until both have ended.
+    """
 
     def __init__(self) -> None:
         self._here: dict[str, asyncio.Event] = {name: asyncio.Event() for name in SHARES}
+        self._done: dict[str, asyncio.Event] = {name: asyncio.Event() for name in SHARES}
 
     async def pass_by(self, messages: Sequence[Message]) -> None:
         name = share_of(messages)
         if name is not None:
             self._here[name].set()
-            async with asyncio.timeout(_WAIT_SECONDS):
-                for event in self._here.values():
-                    await event.wait()
+        events = self._here if name is not None else self._done if waits(messages) else {}
+        async with asyncio.timeout(_WAIT_SECONDS):
+            for event in events.values():
+                await event.wait()
+
+    def answered(self, messages: Sequence[Message]) -> None:
+        name = share_of(messages)
+        if name is not None and toy.acted(messages):
+            self._done[name].set()
 
 
 def text_of(message: Message) -> str:
@@ -104,12 +117,22 @@ def share_of(messages: Sequence[Message]) -> str | None:
     return next((name for name in SHARES if f"{SUBTASK} {name}" in told), None)
 
 
+def waits(messages: Sequence[Message]) -> bool:
+    """Whether a parent has said that it waits."""
+    return any(one.get("role") == "assistant" and text_of(one).startswith(WAITING) for one in messages)
+
+
 Wait = Callable[[Sequence[Message], str], dict[str, Any]]
 """Returns the call by which a parent waits for the sub-agent of a name."""
 
 
 def two_helpers(
-    spawn: str, arguments: Callable[[str], dict[str, Any]], wait: Wait | None = None, before: str = ""
+    spawn: str,
+    arguments: Callable[[str], dict[str, Any]],
+    wait: Wait | None = None,
+    before: str = "",
+    *,
+    heard: bool = True,
 ) -> Answer:
     """Return a model that has two sub-agents do the toy at once: Ada mends it, Bob runs the test.
 
@@ -118,6 +141,7 @@ def two_helpers(
         arguments: of its call, for what a sub-agent is told.
         wait: how it waits for them, where their end is not awaited anyway.
         before: a command that comes first.
+        heard: whether the parent hears of their end.
     """
 
     def answer(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
@@ -130,12 +154,12 @@ def two_helpers(
         if toy.acted(messages) == bool(before):
             calls = [{"name": spawn, "arguments": arguments(f"{SUBTASK} {name}.")} for name in SHARES]
             return {"content": "I ask two helpers.", "calls": calls}
-        heard = "\n".join(text_of(message) for message in messages)
-        missing = [name for name in SHARES if f"{name} is done." not in heard]
-        if not missing:
+        told = "\n".join(text_of(message) for message in messages)
+        missing = [name for name in SHARES if f"{name} is done." not in told]
+        if not missing or (not heard and waits(messages)):
             return {"content": BOTH}
         call = wait(messages, missing[0]) if wait else toy.shell_call(tools, "sleep 1")
-        return {"content": f"I wait for {missing[0]}.", "calls": [call]}
+        return {"content": f"{WAITING} {missing[0]}.", "calls": [call]}
 
     return answer
 
@@ -183,6 +207,10 @@ _OWN_TEST = {"agent": {"verify_on_stop": False}}
 SUBAGENTS: Mapping[str, Scene] = {
     "claude-code": Scene(two_helpers("Agent", lambda told: {**_DESCRIBED, "prompt": told})),
     "codex": Scene(two_helpers("multi_agent_v1__spawn_agent", lambda told: {"message": told}, _wait_agent)),
+    "hermes-agent": Scene(
+        two_helpers("delegate_task", lambda told: {"goal": told}, heard=False),
+        {"settings": _OWN_TEST, "toolsets": ["terminal", "file", "delegation"]},
+    ),
     "kimi-code": Scene(two_helpers("Agent", lambda told: {**_DESCRIBED, "prompt": told})),
     "opencode": Scene(
         two_helpers("task", lambda told: {**_DESCRIBED, "prompt": told, "subagent_type": "general"})
