@@ -38,7 +38,7 @@ _INSTRUCTED: Mapping[str, str] = {
     # OpenHands SDK 1.58
     "You are a helpful assistant that generates concise, descriptive titles for conversations with OpenHands.": "title",
     "You are maintaining a context-aware state summary for an interactive agent.": "compaction",
-    # pi 1.6 and 0.73
+    # pi 1.6 and 0.73, OpenClaw 2026.9
     "You are a context summarization assistant. Your task is to read a conversation between a user and an AI": (
         "compaction"
     ),

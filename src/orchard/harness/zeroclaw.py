@@ -13,7 +13,7 @@ from orchard.harness.inside import Inside, Launch, Left, Reading, program
 from orchard.harness.layers import Layer, build, built
 from orchard.harness.native import ToolLog, arguments_of, inner, json_lines, merged, objects
 from orchard.harness.options import Kind
-from orchard.harness.protocol import HarnessRequest, ToolEvent
+from orchard.harness.protocol import HarnessRequest, Stop, ToolEvent
 from orchard.harness.toml import document
 
 _NAME, _LOG = "orchard", "trace.jsonl"
@@ -24,7 +24,7 @@ class ZeroClaw(Inside):
     """ZeroClaw with its own prompt and its 44 tools, without limits on what they touch.
 
     Options: ``dialect`` (``chat`` or ``responses``), ``context`` (tokens of context: beyond, it leaves out older turns
-    without a word), ``native_tools`` (false: tools are told and called in text), ``settings`` (further settings of its
+    without a word; a run is one turn), ``native_tools`` (false: tools are told and called in text), ``settings`` (further settings of its
     ``config.toml``), ``args`` (further arguments).
     """
 
@@ -72,17 +72,20 @@ class ZeroClaw(Inside):
         trace = next((path for path in left.records if path.name == _LOG), None)
         told = list(json_lines(trace)) if trace else []
         calls = _Calls({one["trace_id"]: one for facts in told if (one := _request(facts))})
-        turns, last = 0, dict[str, Any]()
+        turns, last, spent = 0, dict[str, Any](), set[Any]()
         for facts in told:
             said, event = inner(facts, "attributes"), inner(facts, "event")
-            if facts.get("message") == "llm_response":
+            if facts.get("message") == "tool_loop_exhausted":
+                spent.add(said.get("trace_id"))
+            elif facts.get("message") == "llm_response":
                 last = {**said, "outcome": event.get("outcome")}
                 turns += event.get("outcome") == "success"
             elif event.get("category") == "tool":
                 calls.take(facts, said)
         done = last.get("outcome") == "success" and last.get("parsed_tool_calls") == 0
+        limit = Stop.TURNS if last.get("trace_id") in spent else None
         text = str(last.get("raw_response") or "") if done else None
-        return Reading(done, turns, text, calls.events, trace)
+        return Reading(done, turns, text, calls.events, trace, limit)
 
 
 def _layer() -> Layer:
