@@ -16,6 +16,7 @@ CLOCK = (
     ("Wall time: 0.0000 seconds", "Wall time: 12.5 seconds"),
     ("==== 3 passed in 0.04s ====", "==== 3 passed in 1.25s ===="),
     ("real\t0m0.102s", "real\t1m10.5s"),
+    ("<duration_ms>3642</duration_ms>", "<duration_ms>1421</duration_ms>"),  # Claude Code
     ("at 9:05 AM", "at 11:15 PM"),
     ("-rw-r--r-- 1 root root 20 Nov 30 05:24 greet.sh", "-rw-r--r-- 1 root root 20 Dec  1 17:02 greet.sh"),
     ("Mon Nov 30 05:23:43 UTC 2026", "Fri Jan  1 00:00:01 UTC 2027"),  # date
@@ -25,6 +26,8 @@ CLOCK = (
 CHANCE = (
     ("sessionId=d461d977-566e-41e9-bd44-b891276d8ec2 |", "sessionId=2a97b771-0cbb-4411-bec4-763b73e56b11 |"),
     ("Chunk ID: 472733\nWall", "Chunk ID: f3177c\nWall"),
+    ("agentId: a9da147145d483a43 (internal ID", "agentId: a63106c5095dc2008 (internal ID"),  # Claude Code
+    ('<task id="ses_dd4eab227ffe254wry5eCRMmtd" s', '<task id="ses_dd4ea8551ffeTSLrvmrLi2rNe9" s'),  # opencode
     ("<Thing object at 0x7f3c2a1b9d40>", "<Thing object at 0x7f0012345678>"),
     ("/tmp/tmpab12cd_z/out", "/tmp/tmpzz98_yxw/out"),  # Python
     ("/tmp/tmp.0u9wbzD241", "/tmp/tmp.55NeJemFHp"),  # mktemp

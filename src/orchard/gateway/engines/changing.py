@@ -23,11 +23,13 @@ _LENGTH = r"(?:\d+m ?)?\d+(?:\.\d+)? ?(?:[nmuµ]?s|sec(?:ond)?s?|minutes?)\b"
 _LINE = r"(?<=\\[nrt])"
 """A result may be JSON in a text, in which a line begins after an ``n``."""
 _WORDS = re.compile(
-    rf"(?P<clock>(?:(?<![\w.:-])|{_LINE})(?:(?:{_DAY},? )?{_DATE}(?:[T ,]+{_TIME})?|{_TIME}(?![\w:])|{_LENGTH}))"
+    rf"(?P<clock>(?:(?<![\w.:-])|{_LINE})(?:(?:{_DAY},? )?{_DATE}(?:[T ,]+{_TIME})?|{_TIME}(?![\w:])|{_LENGTH})"
+    r"|(?<=duration_ms>)\d+)"
     rf"|(?P<chance>(?:(?<!\w)|{_LINE})(?:[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}|0x[0-9a-f]{{6,16}}"
-    r"|tmp(?:[a-z0-9_]{8}|\.\w{10})|(?<=Chunk ID: )[0-9a-f]{6})\b)"
+    r"|tmp(?:[a-z0-9_]{8}|\.\w{10})|(?<=Chunk ID: )[0-9a-f]{6}|a[0-9a-f]{16}|ses_[0-9A-Za-z]{26})\b)"
 )
-"""A time is no line and column of a file: it follows no colon. ``Chunk ID`` is Codex's, of each output."""
+"""A time is no line and column of a file: it follows no colon. ``Chunk ID`` is Codex's, of each output; the last
+two are Claude Code's and opencode's, of sub-agents, and ``duration_ms`` is Claude Code's."""
 
 
 def steady(message: Message) -> Message:
