@@ -63,7 +63,7 @@ def test_a_second_run_tells_at_which_turns_a_harness_is_the_same(
     assert done.returncode == 0, done.stderr.decode()
     [report] = json.loads(done.stdout)
     whole = {"calls": 4, "same": 4, "difference": None}
-    assert report["replay"] == {"exact": whole, "pinned": whole}
+    assert report["replay"] == {"exact": whole, "pinned": whole, "but_for": []}
     assert report["lines"][-1] == {"name": "replay", "verdict": "complete", "detail": "4 of 4 prefixes came again"}
     shown = json.loads(orchard("trajectories", "ls", "--store", run, "--json", env={}).stdout)
     assert [row["reward"] for row in shown] == [1.0, 1.0]
@@ -82,6 +82,7 @@ def test_what_is_not_the_same_in_a_second_run_is_told(local_home: Path, busybox:
     assert told.startswith("0 of 1 prefixes came again; first, message 0 (user): content differs"), told
     found, verdict, told = replayed("I am $(cat /proc/sys/kernel/random/uuid)")
     assert (found["exact"]["same"], found["pinned"]["same"], verdict) == (0, 1, "complete")
+    assert found["but_for"] == ["chance"]
     assert told.startswith("1 of 1 prefixes came again, 0 of them word for word; first, message 0"), told
 
 
