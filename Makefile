@@ -46,7 +46,7 @@ vm: sandboxd ## limits, OOM, kill and life on pure cgroup v2, in a virtual machi
 twins: setup-test sandboxd ## break a backend on purpose, line by line; the conformance suite must notice each
 	$(PYTEST) -q tests/system -m twins
 
-twins-all: setup-test sandboxd ## each broken backend against all lines: its own must fail, and no other one (30 min)
+twins-all: setup-test sandboxd ## each broken backend against all lines: its own must fail, and no other one (40 min)
 	$(PYTEST) -q tests/system -m twins_all -n 2
 
 conformance: setup-demo sandboxd ## how a sandbox must behave, line by line, on the local backend
