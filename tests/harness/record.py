@@ -13,10 +13,10 @@ import tempfile
 from pathlib import Path
 
 from tests.support.overheard import GOLDEN, Overheard, sample
-from tests.support.scenes import COMPACTIONS, KEPT, SUBAGENTS, Scene
+from tests.support.scenes import COMPACTIONS, GATEWAY, KEPT, SUBAGENTS, Scene
 
 from orchard.harness import check as toy
-from orchard.harness.registry import create_harness
+from orchard.harness.registry import HARNESSES, create_harness
 from orchard.rollout.check import toy_job
 from orchard.rollout.engine import RolloutEngine
 from orchard.rollout.folder import open_run
@@ -24,13 +24,15 @@ from orchard.rollout.jobs import Bounds
 from orchard.sandbox import Orchard
 from orchard.sandbox.local import LocalBackend, LocalSettings
 
-SCENES = {"subagents": SUBAGENTS, "compaction": COMPACTIONS}
+SCENES = {"subagents": {**SUBAGENTS, "openclaw": GATEWAY}, "compaction": COMPACTIONS}
 
 
 async def record(name: str, folder: Path) -> Path:
     """Run a harness once, and write what it said; a run that did not mend the toy is none."""
     spoken, _, scene = name.partition("@")
     harness, _, dialect = spoken.partition(":")
+    if name == "openclaw@subagents":
+        HARNESSES[harness] = "tests.support.openclaw_gateway:WithGateway"
     plain = Scene(lambda messages, tools: _thinking(toy.answer(messages, tools)), toy.CONFIG.get(harness, {}))
     found = SCENES[scene][harness] if scene else plain
     config = {**found.config, **({"dialect": dialect} if dialect else {})}

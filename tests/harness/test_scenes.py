@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tests.harness.conftest import Play, Ran, trained_once
-from tests.support.scenes import BOTH, COMPACTIONS, FULL, SHARES, STAYS_FULL, SUBAGENTS, SUMMARY
+from tests.support.scenes import BOTH, COMPACTIONS, FULL, GATEWAY, SHARES, STAYS_FULL, SUBAGENTS, SUMMARY
 
 from orchard.gateway import ContextOverflow
 from orchard.harness import check as toy
-from orchard.trajectories import to_samples
+from orchard.harness.registry import HARNESSES
+from orchard.trajectories import WORK, to_samples
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
@@ -40,6 +41,21 @@ async def test_sub_agents_at_once_are_conversations_of_their_own(harness: str, p
     assert len(shells) == (harness not in WITHOUT_TOOLS), ran.record.tools
 
 
+@pytest.mark.parametrize("harness", ["openclaw"], indirect=True)
+async def test_sub_agents_of_openclaw_work_with_its_own_gateway(
+    harness: str, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(HARNESSES, harness, "tests.support.openclaw_gateway:WithGateway")
+    ran = await play(harness, engine=GATEWAY.engine(), config=GATEWAY.config)
+    assert ran.record.failure is None, ran.told()
+    assert (ran.record.stop, ran.record.reward) == ("submitted", 1.0), ran.told()
+    said = {purpose: sorted({text for words_ in words(ran, purpose) for text in words_}) for purpose in WORK}
+    assert said["subagent"] == sorted(f"{name} {what}" for name in SHARES for what in ("begins.", "is done."))
+    assert said["agent"] == sorted([BOTH, "I ask two helpers.", "I wait for Ada."]), ran.told()
+    assert {call.purpose for call in ran.found.calls} == set(WORK), ran.told()
+    trained_once(ran)
+
+
 @pytest.mark.parametrize("harness", COMPACTIONS, indirect=True)
 async def test_a_compaction_is_a_call_beside_and_work_goes_on_from_it(harness: str, play: Play) -> None:
     scene = COMPACTIONS[harness]
@@ -65,3 +81,13 @@ async def test_a_context_that_stays_full_is_the_models_outcome(harness: str, pla
     assert words(ran, "agent") == [list(toy.SAYS[:2])], ran.told()
     assert {call.error_code for call in ran.found.calls if call.status != "ok"} == {ContextOverflow.code}, ran.told()
     assert ran.record.reward == 1.0, "what was done until then is graded"
+
+
+@pytest.mark.parametrize("harness", ["zeroclaw"], indirect=True)
+async def test_last_words_at_a_limit_of_its_own_are_the_agents(harness: str, play: Play) -> None:
+    limit = {"settings": {"runtime_profiles": {"orchard": {"max_tool_iterations": 2}}}}
+    ran = await play(harness, config=limit)
+    assert (ran.record.failure, ran.record.stop) == (None, "turns"), ran.told()
+    assert [call.tools_hash is None for call in ran.found.calls] == [False, False, True], ran.told()
+    assert {call.purpose for call in ran.found.calls} == {"agent"}, ran.told()
+    trained_once(ran)

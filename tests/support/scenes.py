@@ -177,6 +177,10 @@ def _wait_agent(messages: Sequence[Message], name: str) -> dict[str, Any]:
     return {"name": "multi_agent_v1__wait_agent", "arguments": {"targets": [target], "timeout_ms": 30_000}}
 
 
+def _yield(messages: Sequence[Message], name: str) -> dict[str, Any]:
+    return {"name": "sessions_yield", "arguments": {}}
+
+
 def summing_up(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
     """Mend the toy, and sum up whatever has to be compacted."""
     asked = text_of(messages[-1])
@@ -230,6 +234,8 @@ SUBAGENTS: Mapping[str, Scene] = {
     ),
 }  # fmt: skip
 """Harnesses whose sub-agents work at the same time."""
+GATEWAY = Scene(two_helpers("sessions_spawn", lambda told: {"task": told}, _yield), {"tool_search": False})
+"""OpenClaw with its own gateway (``tests.support.openclaw_gateway``)."""
 COMPACTIONS: Mapping[str, Scene] = {
     "claude-code": Scene(summing_up, events={2: FULL}),
     "codex": Scene(summing_up, {"context": 200_000, "compact_at": 150_000}, {1: 160_000}),
