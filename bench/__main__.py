@@ -93,12 +93,12 @@ def main() -> None:
         "--only", action="append", choices=[*MEASUREMENTS, *GROUPS], help="this one; may be given repeatedly"
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works; writes no document")
-    parser.add_argument("--results", type=Path, help="where to write the figures [bench/results.json]")
+    parser.add_argument("--results", type=Path, help="write the figures here, and no document")
     options = parser.parse_args()
     if options.list:
         for name, measure in MEASUREMENTS.items():
             module = sys.modules[getattr(measure, "func", measure).__module__]
-            print(f"{name:20}{(module.__doc__ or '').splitlines()[0]}")
+            print(f"{name:26}{(module.__doc__ or '').splitlines()[0]}")
         return
     names = chosen(options.only)
     rows = asyncio.run(measured(names, options.quick))
@@ -109,7 +109,7 @@ def main() -> None:
     if path.exists():
         rows = merged(json.loads(path.read_text()), rows)
     path.write_text(json.dumps(rows, indent=1) + "\n")
-    if not options.quick:
+    if path == HERE / "results.json":
         table.write(HERE.parent / "docs" / "benchmarks.md", rows)
 
 

@@ -4,12 +4,13 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench import table
-from bench.__main__ import MEASUREMENTS, merged
+from bench.__main__ import MEASUREMENTS, main, merged
 from bench.frame import Batch, Peak, Row, Target, interleave, p50, p99
 
 MACHINE = {
@@ -109,3 +110,21 @@ def test_every_figure_of_the_document_stands_in_the_results() -> None:
     rows = json.loads((root / "bench" / "results.json").read_text())
     assert {row["measurement"] for row in rows} <= set(MEASUREMENTS)
     assert table.render(rows) in (root / "docs" / "benchmarks.md").read_text()
+
+
+def test_figures_written_elsewhere_leave_the_document_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measured(names: Sequence[str], quick: bool) -> list[dict[str, Any]]:
+        return [plain(name, 7) for name in names]
+
+    monkeypatch.setattr("bench.__main__.measured", measured)
+    monkeypatch.setattr("bench.__main__.HERE", tmp_path / "bench")
+    for folder in ("bench", "docs"):
+        (tmp_path / folder).mkdir()
+    document = tmp_path / "docs" / "benchmarks.md"
+    document.write_text("<!-- bench:begin -->\nold\n<!-- bench:end -->\n")
+    elsewhere = tmp_path / "elsewhere.json"
+    for given, said in ((["--results", str(elsewhere)], "old"), ([], "**7 ms**")):
+        monkeypatch.setattr("sys.argv", ["bench", "--only", "run", *given])
+        main()
+        assert said in document.read_text()
+    assert elsewhere.read_text() == (tmp_path / "bench" / "results.json").read_text()
