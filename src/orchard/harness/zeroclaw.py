@@ -24,8 +24,8 @@ class ZeroClaw(Inside):
     """ZeroClaw with its own prompt and its 44 tools, without limits on what they touch.
 
     Options: ``dialect`` (``chat`` or ``responses``), ``context`` (tokens of context: beyond, it leaves out older turns
-    without a word; a run is one turn), ``native_tools`` (false: tools are told and called in text), ``settings`` (further settings of its
-    ``config.toml``), ``args`` (further arguments).
+    without a word; a run is one turn), ``native_tools`` (false: tools are told and called in text), ``settings``
+    (further settings of its ``config.toml``), ``args`` (further arguments).
     """
 
     name, pin = "zeroclaw", zeroclaw_build.VERSION
