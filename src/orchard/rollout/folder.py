@@ -19,6 +19,8 @@ from orchard.rollout.facts import Facts
 from orchard.trajectories import RolloutRecord, Store
 
 FACTS = "facts.jsonl"
+_OURS = ("scratch", "store", "native", FACTS, "report.json", "report.html")
+"""What a run removes or writes over in its folder."""
 NATIVE = "native_trajectory"
 """Key in a record's environment: where in the run's folder the harness's own trajectory file lies."""
 
@@ -80,6 +82,7 @@ def open_run(path: Path) -> Iterator[RunFolder]:
     """
     path = path.absolute()  # harnesses work in folders of their own, where a relative path leads elsewhere
     path.mkdir(parents=True, exist_ok=True)
+    _refuse_others(path)
     with (path / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,6 +113,15 @@ def read_run(path: Path) -> Iterator[RunFolder]:
         raise InvalidArgument(f"{path} holds no run", field="run", hint="give the folder that --run named")
     with Store(path / "store") as store:
         yield RunFolder(path, _identity(path / "run.json"), store, Facts(path / FACTS))
+
+
+def _refuse_others(path: Path) -> None:
+    """Refuse a folder that is no run's and has what a run would remove. Every run has its mark before anything else."""
+    found = next((name for name in _OURS if (path / name).exists()), None)
+    if found and not (path / "run.json").exists():
+        raise InvalidArgument(
+            f"{path} holds {found}, which is no run's", field="run", hint="choose a folder that is new or empty"
+        )
 
 
 def _identity(file: Path) -> str:

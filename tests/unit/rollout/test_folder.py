@@ -62,6 +62,16 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("name", ["scratch/thesis.txt", "facts.jsonl", "report.html", "store/wares.db"])
+def test_what_is_nobodys_run_is_refused_and_stays(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InvalidArgument, match=f"holds {Path(name).parts[0]}, which is no run's"), open_run(tmp_path):
+        pass
+    assert (tmp_path / name).read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == [Path(name).parts[0]], "nothing is left beside it"
+
+
 def test_facts_are_kept_and_another_setting_is_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "facts.jsonl"
     Facts(file).hold({"policy m": {"model": "m", "sampling": {"top_p": 1}}})
