@@ -30,7 +30,7 @@ GROUP_LABEL = "group.orchard/id"
 OWNER_WINDOW = 30.0
 OWNER_RENEW = 10.0
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[KMGT]i?B?|[kmgt])?")
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(B|[KMGT]i?B?|[kmgt])?")
 _UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
@@ -63,7 +63,7 @@ def check_seconds(value: object, name: str, *, most: float = 31_536_000.0) -> fl
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidArgument(f"{name} must be a number of seconds, not {value!r}", field=name)
-    if math.isnan(value) or not 0 < value <= most:
+    if not 0 < value <= most:  # so is NaN
         raise InvalidArgument(f"{name} must be more than 0 and at most {most:g} seconds, not {value!r}", field=name)
     return float(value)
 

@@ -22,7 +22,9 @@ TOOL = f"busy-box@{DIGEST}"
         ("tools", [f"@{DIGEST}"]), ("tools", [f"A@{DIGEST}"]), ("tools", [TOOL, TOOL]),
         ("tools", [f"{'a' * 64}@{DIGEST}"]),
         ("labels", ["a"]), ("labels", {5: "a"}), ("network", None), ("pids", LEAST_PIDS - 1), ("pids", True),
+        ("ttl", 10**400), ("memory", "9" * 400), ("disk", "9" * 400),
     ],
+    ids=lambda value: str(value)[:40],
 )  # fmt: skip
 def test_an_option_that_is_not_sane_is_refused_by_name(field: str, value: Any) -> None:
     options: Any = {field: value}
