@@ -22,10 +22,10 @@ def base_env() -> Mapping[str, str]:
 def data_dir() -> Path:
     """Return where Orchard keeps its state: ``ORCHARD_HOME``, else the user's data folder. Not made here."""
     home = env("ORCHARD_HOME")
-    return Path(home) if home else Path(platformdirs.user_data_dir("orchard"))
+    return Path(home).absolute() if home else Path(platformdirs.user_data_dir("orchard"))
 
 
 def cache_dir() -> Path:
     """Return where Orchard keeps what can be made again: ``ORCHARD_CACHE``, else the user's cache folder."""
     cache = env("ORCHARD_CACHE")
-    return Path(cache) if cache else Path(platformdirs.user_cache_dir("orchard"))
+    return Path(cache).absolute() if cache else Path(platformdirs.user_cache_dir("orchard"))

@@ -307,6 +307,17 @@ async def test_a_home_may_lie_deep(local_home: Path, busybox_root: str):
     await deep.close()
 
 
+async def test_a_home_may_be_named_from_the_folder_one_is_in(
+    local_home: Path, busybox_root: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(local_home)
+    near = LocalBackend(LocalSettings(home=Path("near")))
+    async with Orchard(backend=near) as orchard, orchard.sandbox(busybox_root) as box:
+        monkeypatch.chdir("/")
+        assert (await box.run(["busybox", "echo", "here"])).stdout == b"here\n"
+    await near.close()
+
+
 async def test_secrets_stay_off_the_disk_and_out_of_sight(orchard: Orchard, backend: LocalBackend, busybox_root: str):
     box = await orchard.create(busybox_root)
     endpoint = await backend.endpoint(box.id)

@@ -33,3 +33,7 @@ class LocalSettings:
     """Seconds between two sweeps, which happen only while commands are given."""
     skopeo_policy: Path | None = None
     """Signature policy for skopeo; None accepts images as they are."""
+
+    def __post_init__(self) -> None:
+        """Keep the home's whole path: what is made in it works in folders of its own, where another lies."""
+        object.__setattr__(self, "home", self.home.absolute())
