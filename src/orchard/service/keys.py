@@ -140,7 +140,7 @@ def _read(path: Path) -> list[ApiKey]:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
         return [ApiKey.model_validate(entry) for entry in raw.get("keys", [])]
-    except (tomllib.TOMLDecodeError, ValidationError, TypeError, AttributeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError, TypeError, AttributeError) as error:
         raise InvalidArgument(
             f"{path} is not a file of API keys", field="keys", hint="see `orchard keys --help` for its form"
         ) from error

@@ -63,6 +63,13 @@ def test_a_file_that_is_none_of_keys_is_named(tmp_path: Path, text: str) -> None
         _ = KeyRing(path).keys
 
 
+def test_a_file_that_is_no_text_is_named_too(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_bytes(b"\xff\xfe[\x00keys")
+    with pytest.raises(InvalidArgument, match="is not a file of API keys"):
+        _ = KeyRing(path).keys
+
+
 def test_a_rate_lets_a_burst_through_and_says_when_to_come_back() -> None:
     rates, caller = Rates(), Caller("a", "t", rate=10.0)
     for _ in range(20):
