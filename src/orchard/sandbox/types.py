@@ -22,6 +22,10 @@ DEFAULT_MAX_TTL = 86400.0
 DEFAULT_PIDS = 4096
 LEAST_PIDS = 2
 """With fewer no command can start: starting one takes a moment's process beside it."""
+MOST_PIDS = 4 << 20
+"""The kernel has no more."""
+LEAST_MEMORY = 1 << 20
+"""With less hardly a shell can start. Who leaves the unit out, meaning MiB, is told so."""
 DEFAULT_RUN_TIMEOUT = 300.0
 DEFAULT_OUTPUT_LIMIT = 1 << 20
 DEFAULT_CREATE_TIMEOUT = 300.0
@@ -53,6 +57,20 @@ def parse_size(value: int | str, name: str) -> int:
     if value <= 0:
         raise InvalidArgument(f"{name} must be positive, not {value!r}", field=name)
     return value
+
+
+def parse_memory(value: int | str) -> int:
+    """Return bytes of a sandbox's memory; see ``parse_size``.
+
+    Raises:
+        InvalidArgument: no size, or less than ``LEAST_MEMORY``.
+    """
+    size = parse_size(value, "memory")
+    if size < LEAST_MEMORY:
+        raise InvalidArgument(
+            f"memory must be at least 1MiB, not {size} bytes", field="memory", hint="give a unit, such as 512MiB"
+        )
+    return size
 
 
 def check_seconds(value: object, name: str, *, most: float = 31_536_000.0) -> float:
@@ -113,11 +131,11 @@ class SandboxSpec:
     cpu: float | None = None
     """CPUs, or None for no limit."""
     memory: int | None = None
-    """Bytes, or None for no limit."""
+    """Bytes, at least ``LEAST_MEMORY``, or None for no limit."""
     disk: int | None = None
     """Bytes of changes, or None for no limit."""
     pids: int = DEFAULT_PIDS
-    """Most processes and threads at once; at least ``LEAST_PIDS``."""
+    """Most processes and threads at once, ``LEAST_PIDS`` to ``MOST_PIDS``."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Added to the image's ENV for every command."""
     user: str | None = None
@@ -156,12 +174,14 @@ class SandboxSpec:
             isinstance(self.cpu, int | float) and not isinstance(self.cpu, bool) and 0 < self.cpu < math.inf
         ):
             raise InvalidArgument(f"cpu must be a positive number of CPUs, not {self.cpu!r}", field="cpu")
-        for name in ("memory", "disk"):
-            value = getattr(self, name)
-            if value is not None:
-                parse_size(value, name)
-        if isinstance(self.pids, bool) or not isinstance(self.pids, int) or self.pids < LEAST_PIDS:
-            raise InvalidArgument(f"pids must be a number from {LEAST_PIDS} on, not {self.pids!r}", field="pids")
+        if self.memory is not None:
+            parse_memory(self.memory)
+        if self.disk is not None:
+            parse_size(self.disk, "disk")
+        if isinstance(self.pids, bool) or not isinstance(self.pids, int) or not LEAST_PIDS <= self.pids <= MOST_PIDS:
+            raise InvalidArgument(
+                f"pids must be a number from {LEAST_PIDS} to {MOST_PIDS}, not {self.pids!r}", field="pids"
+            )
         self._check_times()
         check_labels(self.labels)
         self._check_process()

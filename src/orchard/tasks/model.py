@@ -10,7 +10,7 @@ import packaging.requirements
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from orchard.core.errors import InvalidArgument
-from orchard.sandbox.types import parse_size
+from orchard.sandbox.types import parse_memory
 
 
 class Strict(BaseModel):
@@ -39,7 +39,7 @@ DEFAULT_MEMORY = "2GiB"
 
 def _size(value: str) -> str:
     try:
-        parse_size(value, "memory")
+        parse_memory(value)
     except InvalidArgument as error:
         raise ValueError(error.message) from error
     return value

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from orchard.core.errors import OrchardError
+from orchard.core.errors import CommandNotStarted, CreateFailed, OrchardError
 from orchard.sandbox import Orchard, Sandbox
 from orchard.sandbox.local import LocalBackend
 from orchard.sandbox.local.cgroups import find_cgroups
@@ -32,6 +32,20 @@ async def test_a_memory_bomb_ends_the_command_and_says_so(box: Sandbox, backend:
     assert (after.stdout, after.oom_killed) == (b"alive\n", False)
     assert (await box.stats())["oom_kills"] >= 1
     assert (await backend.get(box.id)).state == "ready"
+
+
+async def test_where_a_limit_cannot_take_hold_nothing_runs(
+    orchard: Orchard, backend: LocalBackend, busybox_root: str, monkeypatch: pytest.MonkeyPatch
+):
+    """So little memory that the kernel makes no group for a command below it (v1), or that no program fits (v2)."""
+    monkeypatch.setattr("orchard.sandbox.types.LEAST_MEMORY", 1)
+    try:
+        async with orchard.sandbox(busybox_root, memory="4KiB") as small:
+            ran = (await small.run(MEMORY_BOMB, timeout=60)).ok
+    except (CreateFailed, CommandNotStarted):
+        ran = False
+    assert not ran
+    assert (await backend.list()).items == []
 
 
 async def test_the_oom_is_laid_at_the_door_of_the_command_that_met_it(box: Sandbox):

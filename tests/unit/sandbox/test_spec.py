@@ -8,7 +8,7 @@ import pytest
 from orchard.core.errors import InvalidArgument
 from orchard.sandbox.orchard import spec_of
 from orchard.sandbox.remote.models import SpecBody
-from orchard.sandbox.types import LEAST_PIDS, SandboxSpec
+from orchard.sandbox.types import LEAST_MEMORY, LEAST_PIDS, MOST_PIDS, SandboxSpec
 
 DIGEST = f"sha256:{'0' * 64}"
 TOOL = f"busy-box@{DIGEST}"
@@ -22,7 +22,8 @@ TOOL = f"busy-box@{DIGEST}"
         ("tools", [f"@{DIGEST}"]), ("tools", [f"A@{DIGEST}"]), ("tools", [TOOL, TOOL]),
         ("tools", [f"{'a' * 64}@{DIGEST}"]),
         ("labels", ["a"]), ("labels", {5: "a"}), ("network", None), ("pids", LEAST_PIDS - 1), ("pids", True),
-        ("ttl", 10**400), ("memory", "9" * 400), ("disk", "9" * 400),
+        ("pids", MOST_PIDS + 1), ("memory", LEAST_MEMORY - 1), ("memory", "512"), ("ttl", 10**400),
+        ("memory", "9" * 400), ("disk", "9" * 400),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
@@ -45,7 +46,7 @@ def test_the_body_of_a_create_has_the_fields_and_defaults_of_a_spec() -> None:
     plain = SandboxSpec("host")
     assert SpecBody.model_validate({"image": "host"}) == SpecBody.of(plain)
     whole = SandboxSpec(
-        "x", cpu=1, memory=5, disk=6, pids=7, env={"A": "b"}, user="u", workdir="/w", labels={"c": "d"}, ttl=8,
+        "x", cpu=1, memory=5 << 20, disk=6, pids=7, env={"A": "b"}, user="u", workdir="/w", labels={"c": "d"}, ttl=8,
         max_ttl=9, idle=10, heartbeat=11, create_timeout=12, entrypoint=("e",), tools=(TOOL,),
     )  # fmt: skip
     again = SpecBody.of(whole).to_spec()

@@ -62,6 +62,7 @@ def test_the_folder_gives_the_name_where_no_id_is_given(tmp_path: Path) -> None:
         (GOOD.replace("turns = 7", "turns = 0"), "limits.turns"),
         (GOOD.replace("turns = 7", "turn = 7"), "limits.turn"),
         (GOOD.replace("turns = 7", 'memory = "much"'), "limits.memory"),
+        (GOOD.replace("turns = 7", 'memory = "512"'), "limits.memory"),
         (GOOD.replace('fail_to_pass = ["tests/test_a.py::test_x"]', ""), "tests.fail_to_pass"),
         (GOOD.replace('run = ["tests"]', 'run = "tests"'), "tests.run"),
         (GOOD.replace('run = ["tests"]', 'run = ["../tests"]'), "tests.run.0"),

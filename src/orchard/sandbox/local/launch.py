@@ -203,13 +203,19 @@ class Launch:
     def _greet(self, process: Target | None) -> None:
         """Return once sandboxd answers; its socket has been listening from the start, so nobody polls."""
         try:
-            daemon.ask(self.record.socket, "/v1/health", daemon.headers(self.record.id, self.token), self.timeout)
+            sent = daemon.headers(self.record.id, self.token)
+            health = daemon.ask(self.record.socket, "/v1/health", sent, self.timeout)
         except Unavailable as error:
-            log = self.folder / "state" / "log"
-            words = log.read_text(errors="replace")[-500:] if log.exists() else ""
+            words = self._log()
             alive = process is not None and process.alive()
             reason = "start_timeout" if alive else "start_failed"
             raise CreateFailed(f"sandboxd did not answer: {error.message} {words}".strip(), reason=reason) from error
+        if self.cgroups is not None and health.get("commands_mark") != "cgroup":  # it goes on without; limits do not
+            raise CreateFailed(f"the limits cannot take hold: {self._log()}".strip(), reason="start_failed")
+
+    def _log(self) -> str:
+        log = self.folder / "state" / "log"
+        return log.read_text(errors="replace")[-500:] if log.exists() else ""
 
     def _failure(self, code: int, output: str) -> Exception:
         words = output.strip()[-800:]
