@@ -13,12 +13,14 @@ import typer
 from orchard.cli import console
 from orchard.cli.options import Json
 from orchard.core.config import env
-from orchard.core.errors import InvalidArgument
+from orchard.core.errors import CreateFailed, InvalidArgument
 
 if TYPE_CHECKING:
+    from orchard import Orchard
     from orchard.sandbox.conformance import Context, Outcome, Report
 
 LINES = 60
+KINDS = ("busybox", "static", "user", "foreign")
 app = typer.Typer(add_completion=False)
 
 
@@ -35,7 +37,7 @@ def conformance(
         ),
     ] = None,
     special: Annotated[
-        list[str] | None, typer.Option(help="KIND=IMAGE for busybox, static, user, foreign; made here by default.")
+        list[str] | None, typer.Option(help=f"KIND=IMAGE for {', '.join(KINDS)}; made here by default.")
     ] = None,
     line: Annotated[list[int] | None, typer.Option(help="Only these lines, 1 to 60; repeatable.")] = None,
     json: Json = False,
@@ -48,6 +50,7 @@ def conformance(
 
     if wrong := [number for number in line or () if not 1 <= number <= LINES]:
         raise InvalidArgument(f"lines are 1 to {LINES}, not {wrong[0]}", field="line")
+    given = dict(_pair(text) for text in special or ())
     from orchard.sandbox.conformance.roots import special_images
 
     def progress(outcome: Outcome) -> None:
@@ -56,9 +59,9 @@ def conformance(
     async def work() -> Report:
         with tempfile.TemporaryDirectory(prefix="orchard-") as folder:
             made = {} if backend == "kubernetes" else special_images(Path(folder))  # nodes do not see this machine
-            images = made | dict(_pair(text) for text in special or ())
             base = image or await asyncio.to_thread(_default_image, backend)
-            async with _context(backend, base, images) as context:
+            async with _context(backend, base, given) as context:
+                context.images = await _taken(context.orchard, made) | given
                 return await run(context, lines=line, progress=progress)
 
     report = console.run_async(work())
@@ -71,9 +74,21 @@ def conformance(
 
 def _pair(text: str) -> tuple[str, str]:
     kind, sign, image = text.partition("=")
-    if not sign:
-        raise InvalidArgument(f"--special takes KIND=IMAGE, not {text!r}", field="special")
+    if not sign or kind not in KINDS:
+        raise InvalidArgument(
+            f"--special takes KIND=IMAGE, KIND one of {', '.join(KINDS)}, not {text!r}", field="special"
+        )
     return kind, image
+
+
+async def _taken(orchard: Orchard, made: dict[str, str]) -> dict[str, str]:
+    """Return the images made here if the backend has them: a service may refuse, or not see, this machine's files."""
+    try:
+        for image in list(made.values())[:1]:
+            await orchard.backend.resolve_image(image)
+    except (InvalidArgument, CreateFailed):
+        return {}
+    return made
 
 
 def _default_image(backend: str) -> str:

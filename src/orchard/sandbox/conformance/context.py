@@ -70,7 +70,10 @@ class Context:
             NotApplicable: none was given.
         """
         if kind not in self.images:
-            raise NotApplicable(f"no {kind!r} image: install busybox-static, or pass --image {kind}=REFERENCE")
+            raise NotApplicable(
+                f"no {kind!r} image that the backend can have: --special {kind}=REFERENCE names one"
+                " (made here where busybox-static is installed and the backend may read this machine's files)"
+            )
         return self.images[kind]
 
     def another(self) -> Orchard:

@@ -73,7 +73,7 @@ async def _entrypoint(ctx: Context) -> None:
 async def _hardened(ctx: Context) -> None:
     async with ctx.box() as box:
         result = await box.run(
-            "grep CapBnd /proc/self/status; grep -c . /proc/self/mountinfo; mount -t tmpfs none /mnt 2>&1; true"
+            "grep CapBnd /proc/self/status; grep -c . /proc/self/mountinfo; mount -t tmpfs none /proc 2>&1; true"
         )
         bounding = int(result.text.split()[1], 16)
         expect(not bounding >> 21 & 1, "CAP_SYS_ADMIN is in the bounding set")
