@@ -62,9 +62,26 @@ async def test_scripts_from_files(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         engine = ScriptEngine.load(tmp_path / name)
         assert (await ask(engine))[1].message["content"] == "one", name
-    (tmp_path / "bad.json").write_text('{"no": 1}')
-    with pytest.raises(InvalidArgument):
-        ScriptEngine.load(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("s.json", '{"no": 1}', "no list of steps"),
+        ("s.json", "no json", "cannot be read"),
+        ("s.toml", "no =", "cannot be read"),
+        ("s.py", "no =", "cannot be read"),
+        ("s.json", '["one", 2]', "step 2 "),
+        ("s.json", '[{"bash": 5}]', "step 1 "),
+        ("s.json", '[{"calls": 5}]', "step 1 "),
+        ("s.json", '[{"calls": [{"arguments": {}}]}]', "step 1 "),
+        ("s.json", '[{"tool_calls": [{"function": "ls"}]}]', "step 1 "),
+    ],
+)
+def test_a_file_that_is_no_script_is_told_as_such(tmp_path: Path, name: str, text: str, told: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidArgument, match=told):
+        ScriptEngine.load(tmp_path / name)
 
 
 @given(st.lists(st.text(max_size=6), max_size=5), st.lists(st.text(max_size=6), max_size=3), st.integers(0, 6))

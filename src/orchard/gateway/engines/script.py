@@ -61,16 +61,24 @@ class ScriptEngine:
         Raises:
             InvalidArgument: it is none of these.
         """
-        if path.suffix == ".py":
-            names = runpy.run_path(str(path))
-            script = names.get("answer") or names.get("STEPS")
-        elif path.suffix == ".toml":
-            script = tomllib.loads(path.read_text()).get("steps")
-        else:
-            script = json.loads(path.read_text())
-        if not callable(script) and not isinstance(script, list):
+        script: Any
+        try:
+            if path.suffix == ".py":
+                names = runpy.run_path(str(path))
+                script = names.get("answer") or names.get("STEPS")
+            elif path.suffix == ".toml":
+                script = tomllib.loads(path.read_text()).get("steps")
+            else:
+                script = json.loads(path.read_text())
+        except (SyntaxError, ValueError) as error:
+            raise InvalidArgument(f"{path} cannot be read as a script: {error}", field="script") from error
+        if callable(script):
+            return cls(cast("Answer", script), **options)
+        if not isinstance(script, list):
             raise InvalidArgument(f"{path} holds no list of steps and no function answer", field="script")
-        return cls(cast("Sequence[Step] | Answer", script), **options)
+        for number, step in enumerate(steps := cast("list[Any]", script), 1):
+            _check(step, f"{path}: step {number}")
+        return cls(steps, **options)
 
     async def complete(self, request: EngineRequest) -> AsyncGenerator[Delta | Final]:
         """Yield the step of this turn in a few deltas."""
@@ -106,6 +114,31 @@ class ScriptEngine:
             for index, call in enumerate(step.get("tool_calls", []))
         ]
         return {**step, "tool_calls": calls} if calls else dict(step)
+
+
+def _check(step: Any, what: str) -> None:
+    """See that a step of a file has one of the forms.
+
+    Raises:
+        InvalidArgument: it has none.
+    """
+    if isinstance(step, str):
+        return
+    facts = cast("Message", step) if isinstance(step, dict) else {}
+    calls: Any = [*_list(facts.get("calls")), *_list(facts.get("tool_calls"))]
+    if not facts or not isinstance(facts.get("bash", ""), str) or not all(map(_is_call, calls)):
+        hint = 'such as "text", {"bash": COMMAND} or {"content": TEXT, "calls": [{"name": NAME, "arguments": {}}]}'
+        raise InvalidArgument(f"{what} is no text and no message", field="script", hint=hint)
+
+
+def _list(value: Any) -> list[Any]:
+    return [] if value is None else cast("list[Any]", value) if isinstance(value, list) else [None]
+
+
+def _is_call(call: Any) -> bool:
+    known = cast("Message", call) if isinstance(call, dict) else {}
+    function: Any = known.get("function") or known
+    return isinstance(function, dict) and isinstance(cast("Message", function).get("name"), str)
 
 
 def as_message(step: Step) -> Message:
