@@ -347,11 +347,17 @@ async def test_an_engine_away_for_too_long_is_503_with_a_hint(store: Store) -> N
 
 async def test_why_an_answer_stopped(store: Store) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": "[broken"}}
+    no_number = {**call, "function": {"name": "bash", "arguments": '{"a": NaN}'}}
     usage = Usage(prompt_tokens=9, cached_tokens=4, completion_tokens=2)
     for reason, message, expected in [
         ("length", {"content": "half"}, ("max_tokens", [{"type": "text", "text": "half"}])),
         ("content_filter", {"content": ""}, ("refusal", [{"type": "text", "text": ""}])),
         ("stop", {"tool_calls": [call]}, ("tool_use", [{"type": "tool_use", "id": "c", "name": "bash", "input": {}}])),
+        (
+            "stop",
+            {"tool_calls": [no_number]},
+            ("tool_use", [{"type": "tool_use", "id": "c", "name": "bash", "input": {}}]),
+        ),
     ]:
         async with Gateway(store, {"e": Answering(Final({"role": "assistant", **message}, reason, usage))}) as gateway:
             session = await gateway.open_session()

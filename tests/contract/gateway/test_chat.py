@@ -160,6 +160,9 @@ async def test_what_is_no_request_is_refused_in_shape(store: Store) -> None:
     async with Gateway(store, {"script": ScriptEngine(["x"])}, config) as gateway:
         session = await gateway.open_session()
         bad = [b"{", b"[]", b'{"messages": []}', b'{"messages": [1]}', b'{"messages": [{"content": "x"}]}']
+        bad += [
+            json.dumps({"messages": USER}).encode()[:-1] + b', "x": %b}' % x for x in (b"NaN", b"-Infinity", b"1e999")
+        ]
         bad += [json.dumps({"messages": USER, "n": number}).encode() for number in (2, True, 1.5, "1")]
         async with aiohttp.ClientSession() as http:
             for body in bad:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -107,12 +108,28 @@ def json_object(body: bytes) -> dict[str, Any]:
         InvalidArgument: it is not.
     """
     try:
-        facts = carried(json.loads(body))
+        facts = carried(loads(body))
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"the body is not JSON: {error}") from None
     if not isinstance(facts, dict):
         raise InvalidArgument("the body must be a JSON object")
     return cast("dict[str, Any]", facts)
+
+
+def loads(text: bytes | str) -> Any:
+    """Read JSON without what only Python takes for it, and would write again: NaN, and numbers beyond all bounds.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    return json.loads(text, parse_float=_finite, parse_constant=_finite)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is no number that JSON can say")
+    return number
 
 
 def model_name(value: Any) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, cast
 
 from orchard.core.errors import OrchardError
 from orchard.gateway.dialects.anthropic.signature import signature
 from orchard.gateway.dialects.blocks import Block, BlockStream, blocks_of
 from orchard.gateway.dialects.failures import anthropic_error
-from orchard.gateway.dialects.wire import event
+from orchard.gateway.dialects.wire import event, loads
 from orchard.gateway.engine import Delta, Final
 from orchard.trajectories import Usage
 from orchard.trajectories.messages import Message
@@ -91,7 +90,7 @@ def _block(block: Block, *, done: bool = True) -> Message:
 def _input(arguments: str) -> Message:
     """Return a call's arguments; the form has no place for what is no object."""
     try:
-        facts: Any = json.loads(arguments)
+        facts: Any = loads(arguments)
     except (ValueError, RecursionError):
         return {}
     return cast("Message", facts) if isinstance(facts, dict) else {}
