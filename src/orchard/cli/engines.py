@@ -62,6 +62,11 @@ class Answering:
         if self.engine != "transformers" and (self.device or self.dtype):
             option = "device" if self.device else "dtype"
             raise InvalidArgument(f"--{option} is for --engine transformers: a server has its own", field=option)
+        if self.mode not in ("splice", "template"):
+            raise InvalidArgument(f"mode must be splice or template, not {self.mode!r}", field="mode")
+        if self.replay is None and (self.calls is not None or self.store is not None):
+            option = "calls" if self.calls is not None else "store"
+            raise InvalidArgument(f"--{option} says what is replayed: give --replay ID too", field=option)
         if [self.script, self.replay or self.engine].count(None) != 1:
             raise InvalidArgument(
                 "say what answers: either --script, or --engine, or --replay (with --engine for what comes after it)",
@@ -126,8 +131,6 @@ class Answering:
     def _renderer(self, folder: Path, option: str) -> Renderer:
         from orchard.gateway.rendering.load import load_renderer
 
-        if self.mode not in ("splice", "template"):
-            raise InvalidArgument(f"mode must be splice or template, not {self.mode!r}", field="mode")
         if not (folder / "tokenizer.json").is_file():
             raise InvalidArgument(
                 f"--engine {self.engine} renders the prompts itself and needs the model's tokenizer: {option} FOLDER",

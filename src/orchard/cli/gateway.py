@@ -111,7 +111,7 @@ def _budget(turns: int | None, tokens: int | None, seconds: float | None, cost: 
         prices = [float(one) for one in price.split(",")] if price else []
     except ValueError:
         prices = [-1.0]
-    if prices and (len(prices) not in (2, 3) or min(prices) < 0):
+    if prices and (len(prices) not in (2, 3) or not all(one >= 0 for one in prices)):
         raise InvalidArgument(f"--price takes PROMPT,COMPLETION[,CACHED], not {price!r}", field="price")
     return Budget(turns, tokens, seconds, cost, Prices(*prices) if prices else None)
 

@@ -189,7 +189,11 @@ async def test_servers_of_tokens_are_asked_in_ids(
         (["--script", "x.json", "--dtype", "bfloat16"], "--dtype is for"),
         (["--script", "x.json", "--training"], "--training needs a model"),
         (["--host", "0.0.0.0", "--session", "mine"], "loopback"),
+        (["--script", "x.json", "--mode", "other"], "splice or template"),
+        (["--script", "x.json", "--calls", "2"], "--replay ID"),
+        (["--script", "x.json", "--store", "old"], "--replay ID"),
         (["--script", "x.json", "--price", "1"], "PROMPT,COMPLETION"),
+        (["--script", "x.json", "--price", "nan,1"], "PROMPT,COMPLETION"),
         (["--script", "x.json", "--cost", "1"], "prices"),
     ],
 )
