@@ -152,6 +152,8 @@ def _show(reports: list[Report]) -> None:
     rows = [(one.harness, line.name, line.verdict, line.detail) for one in reports for line in one.lines]
     console.out_table(columns, rows)
     for one in reports:
+        if one.options:
+            console.say(f"{one.harness} was checked with {', '.join(one.options)}")
         words = "its record is complete" if one.ok else "its record is not complete"
         console.say(
             f"{one.harness} {one.version} works here: {words}" if one.ok else f"{one.harness} {one.version}: {words}"

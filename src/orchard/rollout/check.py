@@ -57,6 +57,8 @@ class Report:
     lines: Sequence[Line]
     forks: Mapping[str, int] = field(default_factory=dict[str, int])
     """Calls that no sample of another continues, by cause: how the tree placed them, and what they are for."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the harness, under which it was checked: those given, else those that the toy wants of it."""
     replay: Rerun | None = None
     """How far a second run, answered from the record of the first, came; None where none was asked for."""
 
@@ -129,7 +131,7 @@ async def check(
         job = replace(job, attempt=len(run.closed()))
         async with Gateway(run.store, {}) as gateway:
             await RolloutEngine(run, orchard, gateway, Bounds(tries=1), observe).run([job])
-            report = judge(run, run.store.trajectory(job.rollout_id(run.id)))
+            report = replace(judge(run, run.store.trajectory(job.rollout_id(run.id))), options=job.config)
             return _replayed(report, await rerun(run, orchard, gateway, job, observe)) if replay else report
 
 
@@ -217,7 +219,7 @@ def _samples(found: Trajectory) -> Line:
         return Line("samples", "not applicable", why)
     samples = to_samples(found)
     trained = sum(sum(sample.mask) for sample in samples)
-    detail = f"{len(samples)} of {len(found.calls)} calls, {trained} of {sampled} sampled tokens trained once"
+    detail = f"{len(samples)} made of {len(found.calls)} calls, {trained} of {sampled} sampled tokens trained once"
     return _line("samples", trained == sampled, detail)
 
 

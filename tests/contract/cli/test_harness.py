@@ -50,9 +50,11 @@ def test_a_harness_that_works_has_a_complete_record(local_home: Path, busybox: s
     assert report["forks"] == {}
     shown = orchard("trajectories", "ls", "--store", str(tmp_path / "run"), "--json", env={})
     assert [row["reward"] for row in json.loads(shown.stdout)] == [1.0]
-    text = check(local_home, "bash-loop", "--image", busybox)
+    assert report["options"] == {}
+    text = check(local_home, "bash-loop", "--image", busybox, "--option", 'sampling={"seed": 1}')
     assert b"bash-loop\tpatch\tcomplete\t" in text.stdout
-    assert text.stderr.decode().splitlines()[-1] == "bash-loop 1 works here: its record is complete"
+    told = ["bash-loop was checked with sampling", "bash-loop 1 works here: its record is complete"]
+    assert text.stderr.decode().splitlines()[-2:] == told
 
 
 def test_a_second_run_tells_at_which_turns_a_harness_is_the_same(
@@ -74,6 +76,7 @@ def test_what_is_not_the_same_in_a_second_run_is_told(local_home: Path, busybox:
         option = f"argv={json.dumps(['sh', '-c', ASKS_ONCE.replace('QUESTION', question)])}"
         done = check(local_home, "command", "--image", busybox, "--option", option, "--replay", "--json")
         [report] = json.loads(done.stdout)
+        assert list(report["options"]) == ["argv"]
         line = report["lines"][-1]
         return report["replay"], line["verdict"], line["detail"]
 
