@@ -138,7 +138,8 @@ async def test_an_engine_that_tells_ids_askew_is_refused(store: Store) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_restarting_engine_is_waited_for(store: Store, model_server: ModelServer, stream: bool) -> None:
-    model_server.replies = [status(503), status(429), events([text_chunk("ok"), END_CHUNK]) if stream else whole("ok")]
+    away, none = [status(503), status(429)], status(200, {"choices": []})
+    model_server.replies = [*away, none, events([text_chunk("ok"), END_CHUNK]) if stream else whole("ok")]
     async with Gateway(store, {"o": OpenAIEngine(model_server.url)}) as gateway:
         session = await gateway.open_session(model="m")
         async with client_of(session) as client:
@@ -148,7 +149,7 @@ async def test_a_restarting_engine_is_waited_for(store: Store, model_server: Mod
             else:
                 text = (await client.chat.completions.create(model="m", messages=USER)).choices[0].message.content
     assert text == "ok"
-    assert (session.state.engine_failures, session.state.failed, session.state.turns) == (2, 0, 1)
+    assert (session.state.engine_failures, session.state.failed, session.state.turns) == (3, 0, 1)
     assert [c.status for c in store.session(session.id).calls] == ["ok"]
 
 

@@ -67,7 +67,9 @@ class OpenAIEngine:
         reading = _Reading(request.model, sampling, version)
         async with self._server.ask("/chat/completions", body) as response:
             if response.content_type != "text/event-stream":
-                yield Delta(as_delta(reading.take_whole(await response.json())))
+                answer = reading.take_whole(await response.json())
+                reading.final()  # raises, while nothing has gone out yet, if it is none
+                yield Delta(as_delta(answer))
             else:
                 async for event in events(response):
                     for delta in reading.take_chunk(event):
