@@ -19,7 +19,9 @@ demo: setup-demo sandboxd ## install what is missing, then run agents on real bu
 
 test: setup-test check system vm ## install what is missing, then all local lanes (15 min at most)
 
-check: lint unit contract ## the inner loop: lint, types, unit and contract tests (2 min)
+check: sandboxd ## the inner loop: lint and types beside unit and contract tests (2 min)
+	@log=$$(mktemp); $(MAKE) lint >$$log 2>&1 & lint=$$!; $(MAKE) unit contract; tests=$$?; \
+	wait $$lint; linted=$$?; cat $$log; rm $$log; exit $$((tests | linted))
 
 lint: sandboxd ## format, lint, types, import rules, Go vet
 	ruff format --check .
@@ -29,14 +31,15 @@ lint: sandboxd ## format, lint, types, import rules, Go vet
 	test -z "$$(gofmt -l sandboxd)" || { gofmt -l sandboxd; exit 1; }
 	cd sandboxd && go vet ./...
 
-unit: sandboxd ## unit tests and size budgets, Go tests with the race detector
+unit: sandboxd ## unit tests and size budgets, Go tests of each package with the race detector
 	$(PYTEST) -q tests/unit tests/arch $(SPREAD)
-	cd sandboxd && go test -race ./...
+	cd sandboxd && go test -race ./internal/...
 
 contract: sandboxd ## both sides of each seam against the real other side
 	$(PYTEST) -q tests/contract -m "not slow" $(SPREAD)
 
 system: sandboxd ## whole rollouts, kill -9 and resume, conformance, the snippets of README and docs, slow contract tests
+	cd sandboxd && go test -race . # the whole daemon
 	$(PYTEST) -q tests/contract -m slow $(SPREAD)
 	$(PYTEST) -q tests/system -m "not vm and not twins and not twins_all"
 

@@ -20,6 +20,8 @@ from orchard.sandbox.conformance.roots import special_images
 from orchard.sandbox.local import LocalBackend, LocalSettings
 from orchard.sandbox.remote import RemoteBackend
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["busybox", "service"]
 
 

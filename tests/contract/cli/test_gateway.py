@@ -21,6 +21,8 @@ from tests.support.model_server import ModelServer, say
 from orchard.rollout.toy_model import small_tokenizer
 from orchard.trajectories import Store
 
+pytestmark = pytest.mark.slow
+
 
 def test_one_line_points_an_agent_at_it_and_a_signal_ends_it_clean(tmp_path: Path) -> None:
     with gateway(tmp_path, "--label", "harness=mine") as running:

@@ -22,6 +22,8 @@ from orchard.sandbox.local.powers import find_powers
 from orchard.sandbox.local.rootfs import import_tar
 from orchard.sandbox.local.storage import Storage
 
+pytestmark = pytest.mark.slow
+
 OCI = "application/vnd.oci.image"
 
 

@@ -16,6 +16,8 @@ from orchard.sandbox import Orchard, Sandbox
 from orchard.sandbox.local import LocalBackend, LocalSettings
 from orchard.sandbox.transport import Call
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 FLAT = 48 * MIB
 

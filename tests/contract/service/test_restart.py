@@ -16,6 +16,8 @@ from orchard.sandbox.conformance.roots import special_images
 from orchard.sandbox.types import State
 from orchard.service.keys import KeyRing
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def own(local_home: Path) -> Iterator[Served]:
