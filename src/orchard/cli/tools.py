@@ -52,7 +52,8 @@ def clear(
     from orchard.sandbox.toolcache import layers
     from orchard.sandbox.types import parse_size
 
-    known = {word for one in layers() for word in (one.tool.name, str(one.tool))}
+    found = layers()
+    known = {word for one in found for word in (one.tool.name, str(one.tool))}
     if strangers := sorted(set(names or ()) - known):
         raise NotFound(f"no tool layer {', '.join(strangers)}", hint="`orchard tools ls` shows what there is")
     bound = None if most is None else parse_size(most, "most")
@@ -62,7 +63,8 @@ def clear(
         return
     for one in gone:
         console.out("\t".join(_row(one)))
-    left = [one for one in layers() if not names or one.tool.name in names or str(one.tool) in names]
+    wanted = [one for one in found if not names or one.tool.name in names or str(one.tool) in names]
+    left = [one for one in wanted if one.tool not in {each.tool for each in gone}]
     busy = sum(one.in_use for one in left)
     console.say(f"removed {len(gone)} layers; {len(left)} stay, {busy} of them in use")
 
