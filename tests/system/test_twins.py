@@ -81,15 +81,22 @@ async def judge(twin: Twin, checks: Sequence[Check], home: Path, image: str, ima
     assert {(outcome.line, outcome.verdict) for outcome in found} == {(twin.line, "failed")}, found
 
 
+@pytest.fixture
+def only_its_line_fails(
+    local_home: Path, debian_image: str, images: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Twin, list[Check]], None]:
+    def go(twin: Twin, checks: list[Check]) -> None:
+        if twin.patch is not None:
+            monkeypatch.setattr(*twin.patch)
+        asyncio.run(judge(twin, checks, local_home, debian_image, images))
+
+    return go
+
+
 @pytest.mark.twins
 @all_twins
-def test_the_line_fails(
-    twin: Twin, local_home: Path, debian_image: str, images: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if twin.patch is not None:
-        monkeypatch.setattr(*twin.patch)
-    checks = [check for check in SEEN if check.line == twin.line]
-    asyncio.run(judge(twin, checks, local_home, debian_image, images))
+def test_the_line_fails(twin: Twin, only_its_line_fails: Callable[[Twin, list[Check]], None]) -> None:
+    only_its_line_fails(twin, [check for check in SEEN if check.line == twin.line])
 
 
 @pytest.mark.twins
@@ -116,13 +123,8 @@ def test_each_line_holds_under_all_other_twins_at_once(
 
 @pytest.mark.twins_all
 @all_twins
-def test_no_other_line_fails(
-    twin: Twin, local_home: Path, debian_image: str, images: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if twin.patch is not None:
-        monkeypatch.setattr(*twin.patch)
-    checks = [check for check in SEEN if check.line == twin.line or check.claim not in HEAVY]
-    asyncio.run(judge(twin, checks, local_home, debian_image, images))
+def test_no_other_line_fails(twin: Twin, only_its_line_fails: Callable[[Twin, list[Check]], None]) -> None:
+    only_its_line_fails(twin, [check for check in SEEN if check.line == twin.line or check.claim not in HEAVY])
 
 
 @pytest.mark.twins
