@@ -65,6 +65,25 @@ def test_the_reason_of_an_end(given: dict[str, Any], reason: str | None) -> None
     assert (death.reason if death else None) == reason
 
 
+@pytest.mark.parametrize(
+    ("note", "reason"),
+    [
+        ("[" * 4096, "unknown"),  # deeper than the parser goes
+        ('{"reason": "ttl", "detail": ' + "[" * 2000 + "]" * 2000 + "}", "unknown"),
+        ('{"reason": ["ttl"], "detail": ""}', "unknown"),
+        ('{"reason": "ttl", "detail": "\\ud800"}', "ttl"),
+    ],
+)
+def test_last_words_that_a_command_has_put_there_end_nothing_of_ours(note: str, reason: str) -> None:
+    """It may win the race against sandboxd, which writes them last; each replica reads them, and writes them down."""
+    state = over(0, "Completed")
+    state["terminated"]["message"] = note
+    death = classify(pod(state, "Succeeded"))
+    assert death is not None
+    assert death.reason == reason
+    assert (death.detail or "").encode("utf-8")
+
+
 def test_a_deletion_is_told_as_of_when_it_was_asked_for() -> None:
     death = classify(pod(RUNNING, "Running", metadata=ASKED))
     assert death is not None

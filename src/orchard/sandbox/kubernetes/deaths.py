@@ -104,13 +104,15 @@ def _last_words(ended: Json) -> tuple[str, str | None] | None:
         return None
     try:
         note = json.loads(ended.get("message") or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(note, dict):
         return None
     facts = cast("Json", note)
-    reason = str(facts.get("reason"))
-    return (reason, str(facts.get("detail") or "") or None) if reason in GONE_REASONS else None
+    reason, detail = facts.get("reason"), facts.get("detail")
+    if reason not in GONE_REASONS or not isinstance(detail, str):
+        return None
+    return reason, detail.encode("utf-8", "replace").decode() or None  # a lone surrogate could not be written down
 
 
 def parse_time(text: object) -> datetime | None:
