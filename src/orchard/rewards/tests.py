@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchard.core.errors import FileError, InvalidArgument, OrchardError, PatchFailed
+from orchard.core.validation import first_fault
 from orchard.rewards.guard import Undone, guard, restore
 from orchard.rewards.protocol import Attempt, Reward
 from orchard.rewards.verdict import judge
@@ -74,9 +75,9 @@ def plan_of(task: Task) -> TestPlan:
     try:
         return TestPlan.model_validate(task.secret.get(NAME))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(("secret", NAME, *(str(part) for part in first["loc"])))
-        raise InvalidArgument(f"task {task.id}: {key}: {first['msg']}", field=key) from error
+        where, words = first_fault(error.errors())
+        key = f"secret.{NAME}.{where}" if where else f"secret.{NAME}"
+        raise InvalidArgument(f"task {task.id}: {key}: {words}", field=key) from error
 
 
 async def _try(orchard: Orchard, task: Task, plan: TestPlan, patch: bytes, run: _Run) -> None:

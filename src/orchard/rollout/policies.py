@@ -16,6 +16,7 @@ import aiohttp
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from orchard.core.errors import InvalidArgument, Unavailable
+from orchard.core.validation import first_fault
 from orchard.gateway.engine import Engine
 from orchard.gateway.engines.script import ScriptEngine, bash_step
 from orchard.harness.check import acted, end_call, shell_call
@@ -110,9 +111,8 @@ def load_script(path: Path) -> Script:
     try:
         return Script.model_validate(tomllib.loads(path.read_text()))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidArgument(f"{path} is no script: {where}: {first['msg']}", field="policy") from error
+        where, words = first_fault(error.errors())
+        raise InvalidArgument(f"{path} is no script: {where}: {words}", field="policy") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidArgument(f"{path} is no script: {error}", field="policy") from error
 

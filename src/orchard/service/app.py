@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from orchard.core.errors import InternalError, InvalidArgument, NotFound, OrchardError
+from orchard.core.validation import first_fault
 from orchard.sandbox.protocol import Backend
 from orchard.sandbox.remote.models import ProblemBody
 from orchard.service.control import Control
@@ -125,7 +126,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     where = [str(part) for part in first["loc"][1:] if isinstance(part, str)]
     field = where[0] if where and first["type"] != "json_invalid" else str(first["loc"][0])
-    return _answer(request, InvalidArgument(f"{field}: {first['msg']}", field=field))
+    return _answer(request, InvalidArgument(f"{field}: {first_fault(error.errors())[1]}", field=field))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

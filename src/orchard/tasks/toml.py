@@ -49,6 +49,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from orchard.core.errors import InvalidArgument, TaskRefused
+from orchard.core.validation import first_fault
 from orchard.sandbox import Orchard
 from orchard.tasks.base import base_image
 from orchard.tasks.build import Recipe, base_digest, build, image_name, probe, recall, remember
@@ -154,9 +155,8 @@ def _read(path: Path, options: LoadOptions) -> TomlSource:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path}: {error}", field=str(path)) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InvalidArgument(f"{path}: {key}: {first['msg']}", field=key) from error
+        key, words = first_fault(error.errors())
+        raise InvalidArgument(f"{path}: {key}: {words}", field=key) from error
     _check(path, file)
     words = _text(folder / "instruction.md")
     if words is None or not words.strip():

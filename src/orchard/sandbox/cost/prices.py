@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchard.core.errors import InvalidArgument
+from orchard.core.validation import first_fault
 
 BUILT_IN = Path(__file__).with_name("prices.toml")
 Positive = Annotated[float, Field(ge=1e-9, le=1e9)]
@@ -30,12 +31,12 @@ class Checked(BaseModel):
 
 def _refusal(error: ValidationError) -> InvalidArgument:
     first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
+    field, words = first_fault(error.errors())
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, InvalidArgument):  # of a record within this one
         return InvalidArgument(f"{field}.{inner.message}", field=f"{field}.{inner.field}")
     given = "" if isinstance(first["input"], dict) else f", not {first['input']!r}"
-    return InvalidArgument(f"{field}: {first['msg']}{given}", field=field)
+    return InvalidArgument(f"{field}: {words}{given}", field=field)
 
 
 class Node(Checked):

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from orchard.core.config import env
 from orchard.core.errors import CreateFailed, InvalidArgument
+from orchard.core.validation import first_fault
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -154,8 +155,7 @@ def load_settings(path: Path | None = None) -> KubernetesSettings:
     try:
         return _ADAPTER.validate_python(tomllib.loads(path.read_text()))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InvalidArgument(f"{path}: {where}: {first['msg']}", field=where) from error
+        where, words = first_fault(error.errors())
+        raise InvalidArgument(f"{path}: {where}: {words}", field=where) from error
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise InvalidArgument(f"settings of the Kubernetes backend: {path}: {error}", field="kubernetes") from error

@@ -13,6 +13,7 @@ import packaging.version
 from pydantic import AfterValidator, Field, ValidationError
 
 from orchard.core.errors import InvalidArgument
+from orchard.core.validation import first_fault
 from orchard.tasks.model import Requirement, Strict, TaskLimits
 from orchard.tasks.uv import canonical
 
@@ -72,7 +73,7 @@ def read(reference: str) -> Sequence[Pair]:
         try:
             pair = Pair(package=match[1], old=match[2], new=match[3])
         except ValidationError as error:
-            raise InvalidArgument(f"{reference}: {error.errors()[0]['msg']}", field="tasks") from error
+            raise InvalidArgument(f"{reference}: {first_fault(error.errors())[1]}", field="tasks") from error
         return [next((one for one in known() if one.id == pair.id), pair)]
     path = Path(reference)
     if not path.is_file():
@@ -88,6 +89,5 @@ def _parse(text: str, where: str) -> Sequence[Pair]:
     except tomllib.TOMLDecodeError as error:
         raise InvalidArgument(f"{where}: {error}", field=where) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InvalidArgument(f"{where}: {key}: {first['msg']}", field=key) from error
+        key, words = first_fault(error.errors())
+        raise InvalidArgument(f"{where}: {key}: {words}", field=key) from error
