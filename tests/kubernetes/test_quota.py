@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from tests.support.waiting import until
 
 from orchard.core.errors import QuotaExceeded
 from orchard.sandbox import Orchard
-from orchard.sandbox.kubernetes import KubernetesBackend
+from orchard.sandbox.kubernetes import KubernetesBackend, KubernetesSettings, creating
 from orchard.sandbox.kubernetes.labels import TENANT
+from orchard.sandbox.kubernetes.pod import Plan, manifest
 from orchard.sandbox.types import SandboxSpec, State
 
 Replicas = Callable[..., KubernetesBackend]
@@ -33,17 +35,30 @@ async def pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
     return (await asyncio.to_thread(cluster.get, "-n", namespace, "pods"))["items"]
 
 
-async def test_a_create_waits_for_room_in_a_resource_quota(cluster: Cluster, namespace: str, replica: Replicas) -> None:
+async def test_a_create_waits_for_room_in_a_resource_quota(
+    cluster: Cluster, namespace: str, replica: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its record tells when it was made, not when the wait began: else it would be taken for a copy's."""
+    tried = list[datetime]()
+
+    def note(plan: Plan, settings: KubernetesSettings) -> Any:
+        tried.append(plan.created)
+        return manifest(plan, settings)
+
+    monkeypatch.setattr(creating, "manifest", note)
     await limit(cluster, namespace, {"pods": "1"})
     backend, spec = replica(creates=1), SandboxSpec(cluster.image("busybox"), ttl=300, create_timeout=120)
     first = await backend.create(spec, "first")
+    tried.clear()
     calls = (await backend.live()).cluster
     before = calls.calls
     waiting = asyncio.ensure_future(backend.create(spec, "second"))
     await until(lambda: calls.calls > before + 2)
     assert not waiting.done()
     await backend.delete(first.id)
-    assert (await waiting).state is State.READY
+    made = await waiting
+    assert (made.state, made.created_at) == (State.READY, tried[-1])
+    assert tried[0] < tried[-1]
 
 
 async def test_what_finds_no_room_in_a_resource_quota_is_told_as_a_quota_and_leaves_nothing(

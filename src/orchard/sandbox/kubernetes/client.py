@@ -46,9 +46,9 @@ class Expired(Exception):
 
 
 class Forbidden(Unauthorized):
-    """403. ``name`` is that of the object that an admission rule refused; without one, we may not ask at all."""
+    """403. ``ours`` is False where we may not ask for such objects at all; else an admission rule refused this one."""
 
-    name: str | None = None
+    ours = True
     words = ""
     """The server's own."""
 
@@ -286,5 +286,6 @@ def failure(status: int, body: bytes, after: str) -> Exception:
         return Unavailable(message, reason=reason)
     error = _KINDS.get(status, OrchardError)(message, reason=reason, hint=_HINTS.get(status))
     if isinstance(error, Forbidden):
-        error.name, error.words = details.get("name"), words
+        # What authorization refuses has kind and no name of its own yet; what a webhook refuses has no details.
+        error.ours, error.words = bool(details.get("name")) or not details.get("kind"), words
     return error

@@ -121,7 +121,7 @@ class Maker:
             mine = who
             try:
                 async with self._quotas.room(tenant, name, most):
-                    pod, who = await self._post(manifest(plan, self._settings), spec, mine, end_turn)
+                    pod, who = await self._post(plan, end_turn)
                 split.lap("api")
                 if deaths.classify(pod) is None:
                     pod = await self._quotas.within(who, most, self._ready(who, spec, split, end_turn))
@@ -136,24 +136,26 @@ class Maker:
             self.on_split(split)
         return pod, who
 
-    async def _post(
-        self, body: Json, spec: SandboxSpec, who: Identity, end_turn: Callable[[], None]
-    ) -> tuple[Json, Identity]:
+    async def _post(self, plan: Plan, end_turn: Callable[[], None]) -> tuple[Json, Identity]:
         """Put the Pod on record; while a ResourceQuota is used up try again, and hold up nobody.
 
-        Groups do not wait for one: two of them would, each with a part of its room.
+        Groups do not wait for one: two of them would, each with a part of its room. The time on it is that of the try
+        which made it, since one that is much older tells a copy.
         """
+        spec, who = plan.spec, plan.who
         pods, patience = self._cluster.path("pods"), Patience(spec.create_timeout, first=0.5, most=10.0)
         while True:
+            body = manifest(replace(plan, created=datetime.now(UTC)), self._settings)
             try:
                 pod = await finish(self._cluster.create(pods, body))
-            except Conflict:
+            except Conflict as error:
                 try:
                     pod = await self._cluster.get(f"{pods}/{who.name}")
-                except NotFound:  # it has just gone
+                except NotFound:  # it has just gone, or something else than its name stands against it
+                    await patience.pause(error)
                     continue
-            except Forbidden as error:
-                if error.name is None:
+            except (Forbidden, InvalidArgument) as error:
+                if isinstance(error, Forbidden) and not error.ours:
                     raise
                 refused, passing = refusal(error)
                 if not passing or GROUP_LABEL in spec.labels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from orchard.core.errors import CreateFailed, OrchardError, QuotaExceeded
+from orchard.core.errors import CreateFailed, InvalidArgument, OrchardError, QuotaExceeded
 from orchard.sandbox.kubernetes.capacity import quantity
 from orchard.sandbox.kubernetes.client import Forbidden
 
@@ -18,9 +18,12 @@ _EXCEEDED = re.compile(
 )
 
 
-def refusal(error: Forbidden) -> tuple[OrchardError, bool]:
-    """Return what a 403 to this very Pod means, and whether the same Pod may be taken later on."""
-    match = _EXCEEDED.fullmatch(error.words)
+def refusal(error: Forbidden | InvalidArgument) -> tuple[OrchardError, bool]:
+    """Return what a 400, 403 or 422 to this very Pod means, and whether the same Pod may be taken later on.
+
+    A webhook answers 400 or whatever it likes, a ValidatingAdmissionPolicy 422: neither says anything of the caller.
+    """
+    match = _EXCEEDED.fullmatch(error.words) if isinstance(error, Forbidden) else None
     if match is None:
         hint = "PodSecurity, a LimitRange or another admission rule of its namespace says so"
         return CreateFailed(f"the cluster refuses the Pod: {error.message}", reason="start_failed", hint=hint), False
