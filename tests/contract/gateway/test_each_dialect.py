@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("stream", [False, True])
 SAYS = ["first answer", "second answer", "third answer"]
 
 
-def ask(dialect: Dialect, session: Session, stream: bool, **more: Any) -> dict[str, Any]:
+def ask(dialect: Dialect, session: Session, stream: Any, **more: Any) -> dict[str, Any]:
     body = WRITERS[dialect.name]([{"role": "user", "content": "hi"}]) | {"stream": stream}
     return {"url": f"{session.url}/v1{dialect.path}", "json": body, **more}
 
@@ -54,6 +54,19 @@ async def test_a_retry_header_that_is_no_count_says_nothing(store: Store, dialec
             async with http.post(**asked) as got:
                 assert number in await got.text()
     assert (session.state.turns, session.state.retries) == (2, 0)
+
+
+@EACH
+@pytest.mark.parametrize("stream", ["false", 0, []])
+async def test_a_stream_is_asked_for_with_true_or_false(store: Store, dialect: Dialect, stream: Any) -> None:
+    async with Gateway(store, {"s": ScriptEngine(SAYS)}) as gateway, aiohttp.ClientSession() as http:
+        session = await gateway.open_session()
+        async with http.post(**ask(dialect, session, stream)) as refused:
+            assert refused.status == 400
+            assert "stream must be true or false" in await refused.text()
+        async with http.post(**ask(dialect, session, None)) as got:
+            assert got.headers["Content-Type"].startswith("application/json")
+            assert "first" in await got.text()
 
 
 @EACH

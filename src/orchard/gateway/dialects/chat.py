@@ -16,6 +16,7 @@ from orchard.gateway.dialects.wire import (
     Field,
     Sorting,
     event,
+    flag,
     json_object,
     model_name,
     object_of,
@@ -51,14 +52,15 @@ class Chat:
         known = json_object(body)
         if (count := known.get("n")) is not None and (type(count) is not int or count != 1):
             raise InvalidArgument("only n = 1 is served: ask again for another sample", field="n")
+        options = object_of(known.get("stream_options"))
         return ModelRequest(
             model=model_name(known.get("model")),
             messages=_messages(known.get("messages")),
             tools=_tools(known.get("tools")),
             params=Sorting(FIELDS).params(known),
-            stream=bool(known.get("stream")),
+            stream=flag(known.get("stream"), "stream"),
             origin=origin_of(headers),
-            wire={"include_usage": bool(object_of(known.get("stream_options")).get("include_usage"))},
+            wire={"include_usage": flag(options.get("include_usage"), "stream_options.include_usage")},
         )
 
     def answer(self, asked: ModelRequest, response_id: str, model: str, final: Final) -> bytes:

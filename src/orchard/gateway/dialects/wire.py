@@ -164,6 +164,17 @@ def text_of(value: Any, field: str) -> str:
     return value
 
 
+def flag(value: Any, field: str) -> bool:
+    """Return a truth value; one that is absent or null is false.
+
+    Raises:
+        InvalidArgument: it is anything else, the text "false" say; ``field`` is named.
+    """
+    if value is not None and not isinstance(value, bool):
+        raise InvalidArgument(f"{field} must be true or false", field=field)
+    return bool(value)
+
+
 def texts(value: Any, field: str) -> list[str]:
     """Return a list of texts.
 

@@ -17,6 +17,7 @@ from orchard.gateway.dialects.wire import (
     Sorting,
     call_of,
     content_of,
+    flag,
     json_object,
     model_name,
     object_of,
@@ -49,7 +50,7 @@ def parse(body: bytes, headers: Mapping[str, str]) -> ModelRequest:
     return ModelRequest(
         model=model_name(known.get("model")), messages=reading.messages, tools=tools,
         params={**params, **tool_choice(known.get("tool_choice"), bool(tools))},
-        stream=bool(known.get("stream")), origin=_origin(headers, billing), dropped=sorting.dropped,
+        stream=flag(known.get("stream"), "stream"), origin=_origin(headers, billing), dropped=sorting.dropped,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from orchard.gateway.dialects.wire import (
     Sorting,
     call_of,
     content_of,
+    flag,
     json_object,
     model_name,
     object_of,
@@ -47,7 +48,8 @@ def parse(body: bytes, headers: Mapping[str, str]) -> ModelRequest:
     return ModelRequest(
         model=model_name(known.get("model")), messages=turns.messages, tools=tools,
         params={**params, **_params(known), **tool_choice(known, bool(tools), sorting)},
-        stream=bool(known.get("stream")), origin=origin_of(headers), wire={"names": names}, dropped=sorting.dropped,
+        stream=flag(known.get("stream"), "stream"), origin=origin_of(headers), wire={"names": names},
+        dropped=sorting.dropped,
     )  # fmt: skip
 
 
