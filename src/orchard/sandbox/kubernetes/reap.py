@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from orchard.core.errors import OrchardError
+from orchard.core.errors import OrchardError, RateLimited, Unavailable
 from orchard.sandbox.kubernetes import labels
 from orchard.sandbox.kubernetes.cache import SELECTOR, PodCache
 from orchard.sandbox.kubernetes.client import Cluster
@@ -65,7 +65,7 @@ class Reaper:
         """Look at all Pods of the namespace, remove what is to be removed, and return it.
 
         Raises:
-            OrchardError: the API server refuses, or does not answer.
+            OrchardError: the API server does not answer, or refuses to remove one; the others are removed.
         """
         pods: list[Json] = []
         async for page in self._cluster.pages(self._cluster.path("pods"), labelSelector=SELECTOR):
@@ -84,13 +84,23 @@ class Reaper:
 
     async def _remove(self, pods: Iterable[Json]) -> list[Reaped]:
         now, removed = datetime.now(UTC), list[Reaped]()
+        refused: OrchardError | None = None
         for pod in pods:
             who = self._key.owner(pod, labels.TENANT)
             why = overdue(pod, now) if who is not None else None
             if who is None or why is None:
                 continue
-            removed.append(await self._end(pod, who, why, now))
-            _log.info("removed the Pod of sandbox %s: %s", who.id, why)
+            try:
+                removed.append(await self._end(pod, who, why, now))
+            except (Unavailable, RateLimited):  # so it would be with the next one
+                raise
+            except OrchardError as error:
+                _log.warning("the Pod of sandbox %s is not removed: %s", who.id, error)
+                refused = error
+            else:
+                _log.info("removed the Pod of sandbox %s: %s", who.id, why)
+        if refused is not None:
+            raise refused
         return removed
 
     async def _end(self, pod: Json, who: Identity, why: str, now: datetime) -> Reaped:
