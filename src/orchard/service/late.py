@@ -16,6 +16,7 @@ class Late:
 
     def __init__(self) -> None:
         self._tasks: OrderedDict[str, OrderedDict[str, asyncio.Task[None]]] = OrderedDict()
+        self._ending = set[asyncio.Task[None]]()  # dropped, and not ended yet
 
     def __len__(self) -> int:
         return sum(map(len, self._tasks.values()))
@@ -33,8 +34,13 @@ class Late:
         if len(self._tasks) > _MOST_TENANTS:
             dropped += self._tasks.popitem(last=False)[1].values()
         for each in dropped:
-            each.cancel()
+            self._drop(each)
         task.add_done_callback(lambda done: self._forget(tenant, key, done))
+
+    def _drop(self, task: asyncio.Task[None]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        task.cancel()
 
     def _forget(self, tenant: str, key: str, task: asyncio.Task[None]) -> None:
         own = self._tasks.get(tenant)
@@ -44,8 +50,7 @@ class Late:
                 del self._tasks[tenant]
 
     async def close(self) -> None:
-        """Drop all of it, and return once it has ended."""
-        tasks = [task for own in self._tasks.values() for task in own.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Drop all of it, and return once it has ended, with what was dropped before."""
+        for task in [task for own in self._tasks.values() for task in own.values()]:
+            self._drop(task)
+        await asyncio.gather(*self._ending, return_exceptions=True)

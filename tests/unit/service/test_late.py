@@ -43,3 +43,22 @@ async def test_what_has_ended_is_forgotten() -> None:
     late.start("one", "key", asyncio.sleep(0))
     await asyncio.sleep(0.01)
     assert len(late) == 0
+
+
+async def test_all_has_ended_after_the_close_also_what_was_dropped_before() -> None:
+    late, ended = Late(), list[str]()
+
+    async def work(name: str, rounds: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(rounds):  # it has something to put away
+                await asyncio.sleep(0)
+            ended.append(name)
+
+    late.start("one", "key", work("first", 20))
+    await asyncio.sleep(0)
+    late.start("one", "key", work("second", 0))
+    await asyncio.sleep(0)
+    await late.close()
+    assert (ended, len(late)) == (["second", "first"], 0)
