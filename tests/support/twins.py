@@ -31,6 +31,7 @@ while True:
         time.sleep(0.001)
 """
 """Takes every slot that becomes free."""
+ENDLESS = "while :; do sleep 9; done"
 ENDS_IN_A_FORK = "import os; os.register_at_fork(after_in_child=lambda: os._exit(9))"
 
 
@@ -216,7 +217,7 @@ TWINS = [
     Twin(7, "a time-out is rounded to whole seconds", start=given("sleep 20", timeout_s=3.0)),
     Twin(8, "exit code 124 means a time-out", frame=exit_is_timeout),
     Twin(9, "an offset is off by one", request=wrong_at_offset),
-    Twin(10, "an aborted request leaves something", started=survivor("sleep 9", "sh", "-c", "sleep 9; sleep 9")),
+    Twin(10, "an aborted request leaves something", started=survivor("sleep 9", "sh", "-c", ENDLESS)),
     Twin(11, "the end of a sandbox is told late", wrap=control.Slow),
     Twin(12, "a background process gets a hidden time-out", start=given("sleep 304", timeout_s=0.1)),
     Twin(13, "git log waits on a pager", start=becomes("git log", "git log; sleep 20")),
@@ -244,7 +245,7 @@ TWINS = [
     Twin(36, "written files belong to root", request=as_root),
     Twin(37, "the same key makes a second sandbox", wrap=control.NewKeys),
     Twin(38, "a ttl is rounded up", wrap=control.LongerTtl),
-    Twin(39, "a running command is no activity", start=given("sleep 4; echo done", timeout_s=1.5)),
+    Twin(39, "a running command is no activity", start=given("sleep 8; echo done", timeout_s=1.5)),
     Twin(40, "a renewal elsewhere is lost", request=control.renewal_lost, wrap=control.Beating),
     Twin(41, "a sandbox outlives its killed client", wrap=control.Immortal),
     Twin(42, "deleting twice is an error", wrap=control.DeleteOnce),

@@ -35,7 +35,7 @@ class LongerTtl(Wrapped):
     """Rounds a short ttl up."""
 
     async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
-        return await self.inner.create(replace(spec, ttl=60) if spec.ttl == 2 else spec, key)
+        return await self.inner.create(replace(spec, ttl=60) if spec.ttl == 4 else spec, key)
 
 
 class Immortal(Wrapped):
@@ -153,7 +153,7 @@ class Beating(Wrapped):
 
     async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
         info = await self.inner.create(spec, key)
-        if spec.heartbeat == 2:
+        if spec.heartbeat == 6:
             _beating.add(info.id)
         return info
 

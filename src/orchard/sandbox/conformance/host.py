@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 
-def _processes() -> Iterator[tuple[int, str]]:
-    """Yield (pid, cgroups and mounts: either may name a sandbox) of every process that is not a zombie."""
+def _processes(*more: str) -> Iterator[tuple[int, str]]:
+    """Yield (pid, cgroups and mounts: either may name a sandbox; then ``more``) of every process but zombies."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
             if state not in "ZX":
-                yield int(folder.name), (folder / "cgroup").read_text() + (folder / "mountinfo").read_text()
+                files = ("cgroup", "mountinfo", *more)
+                yield int(folder.name), "".join((folder / name).read_text() for name in files)
         except OSError:
             continue
 
@@ -21,11 +23,10 @@ def _processes() -> Iterator[tuple[int, str]]:
 def main_processes(sandbox_id: str) -> list[int]:
     """Return the pid of the sandbox's main process: the first in its pid namespace."""
     found: list[int] = []
-    for pid, told in _processes():
+    for pid, told in _processes("status"):  # read at once: a process may end at any moment
         if sandbox_id in told:
-            status = Path(f"/proc/{pid}/status").read_text()
-            inner = next(line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:"))
-            if inner == "1":
+            inner = [line.split()[-1] for line in told.splitlines() if line.startswith("NSpid:")]
+            if inner == ["1"]:
                 found.append(pid)
     return found
 
@@ -61,6 +62,7 @@ def traces(sandbox_id: str, home: Path) -> list[str]:
         for name in (*folders, *files):
             if sandbox_id in f"{path}/{name}"[len(str(home)) :] and not name.endswith(".json"):
                 inside = Path(path) / name
-                if not inside.is_dir() or not os.access(inside, os.R_OK) or any(inside.iterdir()):
-                    found.append(f"file {inside}")
+                with suppress(FileNotFoundError):  # of a living sandbox
+                    if not inside.is_dir() or not os.access(inside, os.R_OK) or any(inside.iterdir()):
+                        found.append(f"file {inside}")
     return found

@@ -62,11 +62,12 @@ async def _entrypoint(ctx: Context) -> None:
         expect(not await box.files.exists("/tmp/entered"), "the ENTRYPOINT ran without being asked for")
     async with ctx.box(image=ctx.special("user"), entrypoint=True) as box:
         process = await box.attach("entrypoint")
-        result = await process.wait(10)
+        result = await process.wait(30)
         expect(result.exit_code == 5, f"the entrypoint ended with {result}")
         expect((await box.run("cat /tmp/entered; echo on")).stdout == b"entered\non\n", "the sandbox ended with it")
     async with ctx.box(entrypoint=["sh", "-c", "echo own > /tmp/own; sleep 300"]) as box:
-        expect((await box.run("sleep 0.3; cat /tmp/own")).stdout == b"own\n", "an own entrypoint did not run")
+        seen = await box.run("until [ -s /tmp/own ]; do sleep 0.1; done; cat /tmp/own", timeout=30)
+        expect(seen.stdout == b"own\n", f"an own entrypoint did not run: {seen}")
 
 
 @check(56, "noexec /tmp and dropped capabilities do not hinder the daemon")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from typing import cast
 
 from orchard.core.errors import Conflict, CreateFailed, InvalidArgument, NotFound, OrchardError, SandboxGone
@@ -50,20 +49,20 @@ async def _same_key(ctx: Context) -> None:
         await ctx.orchard.delete(boxes[0].id)
 
 
-@check(38, "ttl ends a sandbox, and the record still says why and when", seconds=30)
+@check(38, "ttl ends a sandbox, and the record still says why and when")
 async def _ttl(ctx: Context) -> None:
-    box = await ctx.orchard.create(ctx.image, ttl=2)
-    running = asyncio.ensure_future(box.run("sleep 20"))
-    await eventually(lambda: _gone(ctx, box.id), 6, "it lives on after its ttl")
+    box = await ctx.orchard.create(ctx.image, ttl=4)
+    running = asyncio.ensure_future(box.run("sleep 50"))
+    await eventually(lambda: _gone(ctx, box.id), 25, "it lives on after its ttl")
     info = await ctx.orchard.get(box.id)
     expect(info.reason == "ttl" and info.ended_at is not None, f"the record says {info}")
     await expect_error(SandboxGone, running, reason="ttl")
 
 
-@check(38, "idle ends a sandbox that nobody uses", seconds=30)
+@check(38, "idle ends a sandbox that nobody uses")
 async def _idle(ctx: Context) -> None:
-    box = await ctx.orchard.create(ctx.image, ttl=60, idle=1.5)
-    await eventually(lambda: _gone(ctx, box.id), 8, "it lives on though idle")
+    box = await ctx.orchard.create(ctx.image, ttl=60, idle=3)
+    await eventually(lambda: _gone(ctx, box.id), 25, "it lives on though idle")
     expect(
         (await ctx.orchard.get(box.id)).reason == "idle", f"the record says {(await ctx.orchard.get(box.id)).reason}"
     )
@@ -84,12 +83,12 @@ async def _three_times(ctx: Context) -> None:
         await ctx.orchard.delete(box.id)
 
 
-@check(38, "extending moves the end, and never beyond max_ttl", seconds=30)
+@check(38, "extending moves the end, and never beyond max_ttl")
 async def _extend(ctx: Context) -> None:
-    box = await ctx.orchard.create(ctx.image, ttl=3, max_ttl=120)
+    box = await ctx.orchard.create(ctx.image, ttl=6, max_ttl=120)
     try:
         await box.extend(60)
-        await asyncio.sleep(4)
+        await asyncio.sleep(7)
         expect((await box.run("echo on")).stdout == b"on\n", "it ended at its first ttl")
         await expect_error(InvalidArgument, box.extend(500))
     finally:
@@ -106,35 +105,32 @@ async def _times_checked(ctx: Context) -> None:
     await expect_error(InvalidArgument, ctx.orchard.create(ctx.image, ttl=100, max_ttl=50), field="ttl")
 
 
-@check(39, "a running command counts as activity", seconds=30)
+@check(39, "a running command counts as activity")
 async def _activity(ctx: Context) -> None:
-    box = await ctx.orchard.create(ctx.image, ttl=60, idle=1.5)
-    result = await box.run("sleep 4; echo done")
+    box = await ctx.orchard.create(ctx.image, ttl=60, idle=4)
+    result = await box.run("sleep 8; echo done")
     expect(result.stdout == b"done\n", f"idle ended a sandbox with a running command: {result}")
     await ctx.orchard.delete(box.id)
 
 
-@check(39, "reading a status does not count as activity", seconds=30)
+@check(39, "reading a status does not count as activity")
 async def _status_is_no_activity(ctx: Context) -> None:
-    box = await ctx.orchard.create(ctx.image, ttl=60, idle=2)
-    start = time.monotonic()
-    while not await _gone(ctx, box.id):
-        expect(time.monotonic() - start < 10, "asking for the status keeps it alive")
-        await asyncio.sleep(0.2)
+    box = await ctx.orchard.create(ctx.image, ttl=60, idle=3)
+    await eventually(lambda: _gone(ctx, box.id), 25, "asking for the status keeps it alive")
     expect((await ctx.orchard.get(box.id)).reason == "idle", "another reason than idle")
 
 
-@check(40, "renewing through another client counts", seconds=30)
+@check(40, "renewing through another client counts")
 async def _renew_elsewhere(ctx: Context) -> None:
-    box = await ctx.orchard.create_from(SandboxSpec(ctx.image, ttl=60, heartbeat=2))
+    box = await ctx.orchard.create_from(SandboxSpec(ctx.image, ttl=60, heartbeat=6))
     try:
         async with ctx.another() as other:
             attached = await other.attach(box.id)
-            for _ in range(6):
-                await asyncio.sleep(0.7)
+            for _ in range(4):
+                await asyncio.sleep(2)
                 await attached.renew()
             expect((await attached.run("echo on")).stdout == b"on\n", "it ended in spite of renewals")
-        await eventually(lambda: _gone(ctx, box.id), 6, "it lives on without renewals")
+        await eventually(lambda: _gone(ctx, box.id), 25, "it lives on without renewals")
         expect((await ctx.orchard.get(box.id)).reason == "heartbeat", "another reason than heartbeat")
     finally:
         await ctx.orchard.delete(box.id)
@@ -144,19 +140,19 @@ async def _owned(ctx: Context, window: float) -> tuple[asyncio.subprocess.Proces
     process = await ctx.python(OWNER.format(image=ctx.image, window=window))
     out = process.stdout
     expect(out is not None, "no output of the owner")
-    line = (await asyncio.wait_for(out.readline(), 30)).decode().strip() if out else ""
+    line = (await asyncio.wait_for(out.readline(), 50)).decode().strip() if out else ""
     expect(line.startswith("sb-") or line, "the owner made no sandbox")
     return process, line
 
 
 @check(41, "kill -9 of a library client: its sandbox is gone after the heartbeat window", seconds=60)
 async def _client_killed(ctx: Context) -> None:
-    process, sandbox_id = await _owned(ctx, 3)
+    process, sandbox_id = await _owned(ctx, 8)
     process.send_signal(signal.SIGKILL)
     await process.wait()
     await asyncio.sleep(1)
     expect(not await _gone(ctx, sandbox_id), "gone before the window was over")
-    await eventually(lambda: _gone(ctx, sandbox_id), 8, "it lives on without its owner")
+    await eventually(lambda: _gone(ctx, sandbox_id), 30, "it lives on without its owner")
     expect((await ctx.orchard.get(sandbox_id)).reason == "heartbeat", "another reason than heartbeat")
 
 
@@ -164,8 +160,10 @@ async def _client_killed(ctx: Context) -> None:
 async def _client_interrupted(ctx: Context) -> None:
     process, sandbox_id = await _owned(ctx, 30)
     process.send_signal(signal.SIGINT)
-    await asyncio.wait_for(process.wait(), 10)
-    await eventually(lambda: _gone(ctx, sandbox_id), 3, "it lives on after its owner's end")
+    await asyncio.wait_for(process.wait(), 25)
+    await eventually(lambda: _gone(ctx, sandbox_id), 15, "it lives on after its owner's end")
+    reason = (await ctx.orchard.get(sandbox_id)).reason
+    expect(reason == "deleted", f"it was not ended by its owner, but by {reason}")
 
 
 @check(42, "deleting twice is fine, an unknown id is not found")

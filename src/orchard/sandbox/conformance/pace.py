@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import shutil
 import tarfile
+import threading
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +16,7 @@ from orchard.sandbox.conformance.context import Context, NotHeld
 
 TRIES = 3
 """A machine is disturbed for a moment; a backend that is slow is so every time."""
+_TICK = 0.05  # seconds
 _SERVER = """
 import http.server
 class Bare(http.server.BaseHTTPRequestHandler):
@@ -46,6 +50,36 @@ async def in_time(probe: Callable[[], Awaitable[tuple[float, float]]], seconds: 
             return
         seen.append(f"{took:.2f} s, and bare work {bare:.3f} s")
     raise NotHeld(f"{what} took {'; '.join(seen)}")
+
+
+@asynccontextmanager
+async def waits() -> AsyncGenerator[Callable[[], tuple[float, float]]]:
+    """How late the ticks of a coroutine were in the block at most, and those of a thread that does nothing else."""
+    over = threading.Event()
+    worst = {"coroutine": 0.0, "thread": 0.0}
+
+    def late(who: str, due: float) -> None:
+        worst[who] = max(worst[who], time.monotonic() - due)
+
+    def tick_beside() -> None:
+        due = time.monotonic() + _TICK
+        while not over.wait(_TICK):
+            late("thread", due)
+            due = time.monotonic() + _TICK
+
+    async def tick() -> None:
+        while True:
+            due = time.monotonic() + _TICK
+            await asyncio.sleep(_TICK)
+            late("coroutine", due)
+
+    ticking, beside = asyncio.ensure_future(tick()), asyncio.ensure_future(asyncio.to_thread(tick_beside))
+    try:
+        yield lambda: (worst["coroutine"], worst["thread"])
+    finally:
+        over.set()
+        ticking.cancel()
+        await asyncio.gather(ticking, beside, return_exceptions=True)
 
 
 def bare_copy(source: Path, target: Path) -> None:
