@@ -27,8 +27,8 @@ class Served:
     port: int = 0
     more: tuple[str, ...] = ()
     key: str = ""
-    patience: float = 30.0
-    """Seconds that a start may take."""
+    patience: float = 120.0
+    """Seconds after which a start is taken to hang."""
     process: subprocess.Popen[bytes] = field(init=False)
 
     @property
@@ -65,7 +65,7 @@ class Served:
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        code = self.process.wait(30)
+        code = self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code

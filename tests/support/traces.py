@@ -25,8 +25,8 @@ def _processes(mark: str, *files: str) -> list[str]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             told = b"".join((process / file).read_bytes() for file in files)
+            if mark.encode() in told:
+                found.append(f"{process}: {(process / 'cmdline').read_bytes()!r}")
         except OSError:  # it has ended, or is a zombie or another user's
             continue
-        if mark.encode() in told:
-            found.append(f"{process}: {(process / 'cmdline').read_bytes()!r}")
     return found
