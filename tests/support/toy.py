@@ -1,6 +1,7 @@
 """A task that takes no time, for what the rollout engine does with tasks; also a program that runs many of them.
 
-``python toy.py FOLDER HOME COUNT SECONDS`` runs COUNT tasks of SECONDS each on the local backend whose home is HOME.
+``python toy.py FOLDER HOME COUNT QUICK`` runs COUNT tasks on the local backend whose home is HOME, at all but the first
+QUICK of which an agent sleeps for ever.
 """
 
 from __future__ import annotations
@@ -105,16 +106,23 @@ def tell(event: Event) -> None:
     sys.stdout.flush()
 
 
-async def main(folder: Path, home: Path, count: int, seconds: float) -> None:
+def stuck(task: Task, quick: int) -> ScriptEngine:
+    """A model that mends the first ``quick`` toys, and sleeps at the others."""
+    rest = "true" if int(task.id.removeprefix("toy-")) < quick else "sleep 1000"
+    return ScriptEngine([bash_step(command) for command in ("echo mended > note", rest, f"echo {SUBMIT_MARKER}")])
+
+
+async def main(folder: Path, home: Path, count: int, quick: int) -> None:
     register()
     backend = LocalBackend(LocalSettings(home=home))
     try:
         async with Orchard(backend=backend) as orchard:
-            slow = scripted("slow", "echo mended > note", f"sleep {seconds}")
-            await evaluate(plan(folder, count, slow), orchard, tell)
+            await evaluate(
+                plan(folder, count, Policy("slow", "script", lambda task: stuck(task, quick))), orchard, tell
+            )
     finally:
         await backend.close()
 
 
 if __name__ == "__main__":
-    run_async(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))
+    run_async(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))

@@ -83,7 +83,7 @@ async def test_kill_9_half_way_loses_and_doubles_nothing_and_leaves_nothing(
     left, before = [box.id for box in await living(backend)], closings(folder)
     assert left, "it was killed in the middle of something"
     assert 3 <= len(before) < ROLLOUTS
-    await until(lambda: not started_with(mark), seconds=10)
+    await until(lambda: not started_with(mark))
 
     second = start()
     output, errors = await asyncio.to_thread(second.communicate)
