@@ -7,14 +7,15 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from orchard.core.config import env
 from orchard.core.errors import CreateFailed, InvalidArgument
 from orchard.core.validation import first_fault
 
+_LONGEST = 31_536_000.0  # seconds; a year
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -49,8 +50,8 @@ class NodeSize:
     """What the largest node that an autoscaler may add can hold."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-    cpu: float
-    memory: int
+    cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    memory: Annotated[int, Field(gt=0)]
     """Bytes."""
 
 
@@ -84,12 +85,12 @@ class KubernetesSettings:
     volumes. Empty: sandboxes get no tools."""
     push_secrets: Sequence[str] = ()
     """Names of such secrets that let the service push there, where ``pull_secrets`` do not."""
-    commit_bytes: int = 16 << 30
+    commit_bytes: Annotated[int, Field(gt=0)] = 16 << 30
     """Most that the files of a commit may hold together; the disk of the service holds them twice meanwhile."""
     priority_class: str | None = None
     profile: Literal["baseline", "restricted"] = "baseline"
     """Level of PodSecurity that the Pods keep. ``restricted``: no root, no capabilities, no ``user=``."""
-    run_as: int | None = None
+    run_as: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     """Uid of the daemon and of all commands, whatever the image says; ``restricted`` needs one where neither the image
     nor the caller names a number."""
     read_only_root: bool = False
@@ -97,9 +98,9 @@ class KubernetesSettings:
     """What the scheduler sets aside where a caller names no limit."""
     limits: Mapping[str, str] = field(default_factory=dict[str, str])
     """Limits where a caller names none."""
-    overcommit: float = 1.0
+    overcommit: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     """Limits that callers name are this many times what is set aside."""
-    spool_bytes: int = 4 << 30
+    spool_bytes: Annotated[int, Field(ge=1 << 20)] = 4 << 30
     """Size of the folder in which the output of commands is kept; beyond it the Pod is evicted."""
     ingress: Ingress = field(default_factory=Ingress)
     egress: Egress = field(default_factory=Egress)
@@ -107,12 +108,12 @@ class KubernetesSettings:
     """``ADDRESS:PORT`` of the API server as Pods see it; empty: the endpoints of the Service ``kubernetes.default``."""
     largest_node: NodeSize | None = None
     """With an autoscaler: only what not even this node could hold is unschedulable at once."""
-    creates: int = 32
+    creates: Annotated[int, Field(ge=1)] = 32
     """Most sandboxes of one process in the making at the same moment; further ones wait their turn."""
-    node_lost_after: int = 60
+    node_lost_after: Annotated[int, Field(ge=0)] = 60
     """Seconds that a node may be out of reach until its sandboxes are given up; the cluster counts them from when it
     finds out, which takes it up to a minute."""
-    pull_timeout: float = 1800.0
+    pull_timeout: Annotated[float, Field(gt=0, le=_LONGEST)] = 1800.0
     """Seconds until a pull counts as failed; ``create_timeout`` does not count meanwhile."""
     key_secret: str = "orchard-service-key"
     """Secret with the service key, from which all tokens are derived; made at the first use if absent."""
@@ -157,5 +158,5 @@ def load_settings(path: Path | None = None) -> KubernetesSettings:
     except ValidationError as error:
         where, words = first_fault(error.errors())
         raise InvalidArgument(f"{path}: {where}: {words}", field=where) from error
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # also what is no text
         raise InvalidArgument(f"settings of the Kubernetes backend: {path}: {error}", field="kubernetes") from error
