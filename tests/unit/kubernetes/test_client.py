@@ -73,9 +73,9 @@ def test_settings_come_from_a_file_with_the_same_names(tmp_path: Path) -> None:
     ("text", "named"),
     [
         ("profile = 'odd'", "profile"), ("nothing = 1", "nothing"), ("creates = 'x'", "creates"),
-        ("= =", "kubernetes"), ("creates = 0", "creates"), ("overcommit = 0", "overcommit"), ("overcommit = inf", "overcommit"),
-        ("pull_timeout = nan", "pull_timeout"), ("pull_timeout = -1", "pull_timeout"),
-        ("spool_bytes = 0", "spool_bytes"),
+        ("= =", "kubernetes"), ("creates = 0", "creates"), ("overcommit = 0", "overcommit"),
+        ("overcommit = inf", "overcommit"), ("pull_timeout = nan", "pull_timeout"),
+        ("pull_timeout = -1", "pull_timeout"), ("spool_bytes = 0", "spool_bytes"),
         ("node_lost_after = -1", "node_lost_after"), ("run_as = -1", "run_as"), ("commit_bytes = 0", "commit_bytes"),
         ("[largest_node]\ncpu = inf\nmemory = 1", "largest_node.cpu"), ("\udcff", "kubernetes"),
     ],
