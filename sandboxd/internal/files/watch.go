@@ -102,7 +102,10 @@ func (t *watching) follow(ctx context.Context) error {
 			return ctx.Err()
 		}
 		n, err := t.file.Read(buf[:])
-		if errors.Is(err, os.ErrDeadlineExceeded) { // a move out of the tree has no second half
+		if errors.Is(err, os.ErrDeadlineExceeded) { // which outranks what has come meanwhile
+			n, err = syscall.Read(t.fd, buf[:])
+		}
+		if errors.Is(err, syscall.EAGAIN) { // a move out of the tree has no second half
 			err = t.settle()
 		} else if err == nil {
 			err = t.batch(notices(buf[:n]))

@@ -2,10 +2,12 @@ package files
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -37,7 +39,7 @@ func (b *box) watching(args ...string) *watchLines {
 func (w *watchLines) expect(want string) {
 	w.b.t.Helper()
 	var seen []string
-	timeout := time.After(5 * time.Second)
+	timeout := time.After(soon)
 	for {
 		select {
 		case e, open := <-w.out:
@@ -67,7 +69,7 @@ func (w *watchLines) until(path string) (out []map[string]any) {
 			if out = append(out, e); e["path"] == path {
 				return out
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(soon):
 			w.b.t.Fatalf("nothing of %s; only %v", path, out)
 		}
 	}
@@ -117,6 +119,29 @@ func TestWatchATree(t *testing.T) {
 	w.expect("end")
 }
 
+// A busy machine may keep a watcher from looking for longer than movePause.
+func TestAMoveIsOneHoweverLateItsSecondHalfIsRead(t *testing.T) {
+	b := newBox(t, "")
+	b.put("w/a", "")
+	watcher, err := newWatcher(true)
+	b.must(err)
+	defer watcher.file.Close()
+	var out strings.Builder
+	w := &watching{watcher: watcher, h: b.h, name: ".", prefix: "/w", out: newLines(recorder{&out})}
+	b.must(w.begin())
+	b.must(os.Rename(b.path("w/a"), b.path("w/b")))
+	one := make([]byte, syscall.SizeofInotifyEvent+16) // with its padded name
+	n, err := w.file.Read(one)
+	b.must(err)
+	b.must(w.batch(notices(one[:n])))
+	b.must(w.file.SetReadDeadline(time.Unix(1, 0))) // as it is by then
+	b.must(os.RemoveAll(b.path("w")))               // which ends the watch
+	b.must(w.follow(context.Background()))
+	if !strings.Contains(out.String(), `"moved","path":"/w/b","from":"/w/a"`) {
+		t.Error(out.String())
+	}
+}
+
 func TestWatchNeverShowsTemporaryNames(t *testing.T) {
 	b := newBox(t, "")
 	w := b.watching("path", ".")
@@ -154,7 +179,7 @@ func TestWatchEndsWithItsClient(t *testing.T) {
 	b := newBox(t, "")
 	w := b.watching("path", ".")
 	_ = w.body.Close()
-	for end := time.Now().Add(5 * time.Second); inotifies(t) > 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(soon); inotifies(t) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("an inotify descriptor is still open")
 		}
@@ -200,7 +225,7 @@ func TestWatchTellsOfAnOverflow(t *testing.T) {
 	b.must(os.Mkdir(b.path("w/lost"), 0o755))
 	var out strings.Builder
 	w.out = newLines(recorder{&out})
-	b.must(w.file.SetReadDeadline(time.Now().Add(10 * time.Second)))
+	b.must(w.file.SetReadDeadline(time.Now().Add(soon)))
 	buf := buffers.Get().(*buffer)
 	for !strings.Contains(out.String(), `"overflow"`) {
 		n, err := w.file.Read(buf[:])
@@ -209,7 +234,7 @@ func TestWatchTellsOfAnOverflow(t *testing.T) {
 		b.must(w.out.buf.Flush())
 	}
 	b.put("w/lost/found", "")
-	b.must(w.file.SetReadDeadline(time.Now().Add(10 * time.Second)))
+	b.must(w.file.SetReadDeadline(time.Now().Add(soon)))
 	n, err := w.file.Read(buf[:])
 	b.must(err)
 	b.must(w.batch(notices(buf[:n])))
