@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 func TestExclude(t *testing.T) {
@@ -71,7 +70,6 @@ func TestManifest(t *testing.T) {
 	if !sort.StringsAreSorted(paths) || len(paths) != 18 {
 		t.Errorf("%q", paths)
 	}
-	start := time.Now()
 	for i := 0; i < 1000; i++ {
 		b.put(fmt.Sprintf("w/zoo/sub/%d", i), "x")
 	}
@@ -88,9 +86,6 @@ func TestManifest(t *testing.T) {
 		b.ok("GET", "files/list", "", "path", "zoo", "recursive", "1").lines(t)
 	}
 	<-gone
-	if took := time.Since(start); took > 20*time.Second {
-		t.Errorf("took %v", took)
-	}
 }
 
 // A tree that holds /proc has no end, and nothing of anybody's in there.
