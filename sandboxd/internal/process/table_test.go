@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -53,10 +54,22 @@ func (t *Table) finishOne(test *testing.T, id, script string) *Process {
 		test.Fatal(err)
 	}
 	<-p.exited
-	for !p.settled() {
-		time.Sleep(time.Millisecond)
-	}
+	until(test, "it is in the list of the finished, and all it wrote is kept", func() bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return slices.Contains(t.finished, p) && p.settled()
+	})
 	return p
+}
+
+// until waits for something that happens soon, which a minute bounds only to end a hang.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not so: %s", what)
+		}
+	}
 }
 
 func expired(t *Table, id string) bool {
@@ -70,12 +83,6 @@ func TestAnExpiredResultIsGoneButItsIDNeverRunsAgain(t *testing.T) {
 	for i := range 3 {
 		table.finishOne(t, fmt.Sprintf("p%d", i), "echo x")
 	}
-	for deadline := time.Now().Add(5 * time.Second); len(table.all()) != 3 || table.Running() != 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not all have finished")
-		}
-	}
-	time.Sleep(20 * time.Millisecond) // until each is in the list of the finished
 	table.trim(time.Now().Add(keepFor + time.Minute))
 	if !expired(table, "p0") || !expired(table, "p1") {
 		t.Error("the old results are still there")
@@ -93,7 +100,6 @@ func TestTheOldestOutputsGoWhenAllTogetherAreTooLarge(t *testing.T) {
 	for i := range 8 {
 		table.finishOne(t, fmt.Sprintf("p%d", i), "head -c 1000000 /dev/zero")
 	}
-	time.Sleep(50 * time.Millisecond)
 	table.trim(time.Now())
 	if !expired(table, "p0") || expired(table, "p7") {
 		t.Error("the oldest should be gone and the newest there")

@@ -20,6 +20,9 @@ import (
 	"orchard/sandboxd/internal/server"
 )
 
+// soon ends a hang; what is waited for comes at once, however long that may be on a busy machine.
+const soon = time.Minute
+
 // box is the room behind its real door.
 type box struct {
 	t      testing.TB
@@ -90,7 +93,7 @@ func (b *box) request(method, path, headers, early string) *client {
 	b.t.Helper()
 	conn, err := net.Dial(b.net, b.addr)
 	b.must(err)
-	b.must(conn.SetDeadline(time.Now().Add(30 * time.Second)))
+	b.must(conn.SetDeadline(time.Now().Add(soon)))
 	_, err = fmt.Fprintf(conn, "%s /v1/%s HTTP/1.1\r\nHost: x\r\nOrchard-Sandbox: sb-1\r\n%s\r\n%s", method, path, headers, early)
 	b.must(err)
 	reader := bufio.NewReader(conn)
@@ -164,7 +167,7 @@ func freePort(t testing.TB) int {
 // until waits for something that happens soon.
 func (b *box) until(what string, is func() bool) {
 	b.t.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(soon); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			b.t.Fatalf("not so: %s", what)
 		}
@@ -191,13 +194,13 @@ func dialInside(t testing.TB, port int) *net.TCPConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(soon))
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn.(*net.TCPConn)
 }
 
 func isClosed(conn net.Conn) bool {
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(soon))
 	_, err := conn.Read(make([]byte, 1))
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
 }

@@ -95,14 +95,14 @@ func TestIPv6AndWaiting(t *testing.T) {
 		t.Log("no IPv6 here: ", err)
 	}
 	port := freePort(t)
-	time.AfterFunc(300*time.Millisecond, func() { inside(t, "tcp", fmt.Sprintf("127.0.0.1:%d", port), upper) })
 	start := time.Now()
-	c := b.tunnel(port, "?wait=20", "said while waiting")
+	time.AfterFunc(300*time.Millisecond, func() { inside(t, "tcp", fmt.Sprintf("127.0.0.1:%d", port), upper) })
+	c := b.tunnel(port, "?wait=60", "said while waiting")
 	b.must(c.closeWrite())
 	if got, err := io.ReadAll(c); err != nil || string(got) != "SAID WHILE WAITING" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if took := time.Since(start); took < 250*time.Millisecond || took > 5*time.Second {
+	if took := time.Since(start); took < 300*time.Millisecond || took >= time.Minute {
 		t.Errorf("waited %v", took)
 	}
 }
@@ -169,7 +169,7 @@ func TestTunnelsLeaveNothing(t *testing.T) {
 			b.until("all are closed", func() bool { return b.active.Load() == 0 })
 		}
 		round(20)
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // the sooner, the more is borne below
 		goroutines, descriptors := runtime.NumGoroutine(), openFiles(b.t)
 		for i := 0; i < 5; i++ {
 			round(40)
