@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,22 +13,22 @@ import (
 )
 
 // death waits for the daemon to end and reads why.
-func (d *daemon) death(within time.Duration) (reason, detail string) {
+func (d *daemon) death() (reason, detail string) {
 	d.t.Helper()
-	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		text, err := os.ReadFile(filepath.Join(d.folder, "state", "death.json"))
-		if err != nil {
-			continue
-		}
-		var told struct{ Reason, At, Detail string }
-		must(d.t, json.Unmarshal(text, &told))
-		if _, err := time.Parse(time.RFC3339Nano, told.At); err != nil {
-			d.t.Errorf("at: %v", err)
-		}
-		return told.Reason, told.Detail
+	var text []byte
+	until(d.t, "the end is written down", func() (is bool) { text, is = d.note(); return is })
+	var told struct{ Reason, At, Detail string }
+	must(d.t, json.Unmarshal(text, &told))
+	if _, err := time.Parse(time.RFC3339Nano, told.At); err != nil {
+		d.t.Errorf("at: %v", err)
 	}
-	d.t.Fatalf("no death within %v", within)
-	return "", ""
+	return told.Reason, told.Detail
+}
+
+// note is what the daemon has written of its end.
+func (d *daemon) note() (text []byte, written bool) {
+	text, err := os.ReadFile(filepath.Join(d.folder, "state", "death.json"))
+	return text, err == nil
 }
 
 func TestALeaseEndsTheSandboxAndSaysWhy(t *testing.T) {
@@ -41,7 +40,7 @@ func TestALeaseEndsTheSandboxAndSaysWhy(t *testing.T) {
 	for reason, lease := range cases {
 		t.Run(reason, func(t *testing.T) {
 			d := start(t, options{mark: "supervisor", state: true, config: map[string]any{"lease": lease}})
-			if got, _ := d.death(5 * time.Second); got != reason {
+			if got, _ := d.death(); got != reason {
 				t.Errorf("died of %q", got)
 			}
 		})
@@ -50,13 +49,14 @@ func TestALeaseEndsTheSandboxAndSaysWhy(t *testing.T) {
 
 func TestTheEndKillsEverythingThatRuns(t *testing.T) {
 	forEachMark(t, options{state: true}, func(t *testing.T, d *daemon) {
-		seconds := strconv.Itoa(500000 + os.Getpid())
+		seconds := lasting()
 		d.run("setsid sleep "+seconds+" & echo", nil)
 		d.do("POST", "/v1/processes", body{"id": "x", "shell": "sleep " + seconds})
+		until(t, "both run", func() bool { return alive("sleep", seconds) == 2 })
 		if status, _, _ := d.do("POST", "/v1/shutdown", body{"reason": "deleted", "detail": "by a test"}); status != 202 {
 			t.Fatalf("shutdown answered %d", status)
 		}
-		if reason, detail := d.death(5 * time.Second); reason != "deleted" || detail != "by a test" {
+		if reason, detail := d.death(); reason != "deleted" || detail != "by a test" {
 			t.Errorf("died of %q (%q)", reason, detail)
 		}
 		if n := alive("sleep", seconds); n != 0 {
@@ -69,33 +69,35 @@ func TestASignalEndsTheSandbox(t *testing.T) {
 	d := start(t, options{mark: "supervisor", state: true})
 	d.run("true", nil)
 	must(t, d.process.Process.Signal(syscall.SIGTERM))
-	if reason, _ := d.death(5 * time.Second); reason != "signal" {
+	if reason, _ := d.death(); reason != "signal" {
 		t.Errorf("died of %q", reason)
 	}
 }
 
 func TestARunningCommandIsActivityAndReadingAStatusIsNone(t *testing.T) {
-	d := start(t, options{mark: "supervisor", state: true, config: map[string]any{"lease": map[string]any{"idle_s": 0.6}}})
-	d.do("POST", "/v1/processes", body{"id": "x", "shell": "sleep 1.5"})
+	d := start(t, options{mark: "supervisor", state: true})
+	d.do("POST", "/v1/processes", body{"id": "x", "argv": []string{"sleep", "1000"}})
+	d.do("POST", "/v1/lease", body{"idle_s": 0.4})
 	time.Sleep(1200 * time.Millisecond)
 	if status, _, _ := d.do("GET", "/v1/health", nil); status != 200 {
 		t.Fatalf("it died while a command ran (%d)", status)
 	}
-	d.do("GET", "/v1/processes/x?wait=10", nil)
-	ended := time.Now()
-	for time.Since(ended) < 400*time.Millisecond {
+	d.do("DELETE", "/v1/processes/x", nil)
+	until(t, "it dies though asked for its status", func() bool {
 		for _, path := range []string{"/v1/health", "/v1/stats", "/v1/lease", "/v1/processes", "/v1/processes/x"} {
-			d.do("GET", path, nil)
+			abort(d.try(context.Background(), "GET", path, nil)) // which fails once it has died
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	if reason, _ := d.death(3 * time.Second); reason != "idle" {
+		_, died := d.note()
+		return died
+	})
+	if reason, _ := d.death(); reason != "idle" {
 		t.Errorf("died of %q", reason)
 	}
 }
 
 func TestRenewingMovesTheEndButNeverBeyondItsBound(t *testing.T) {
-	d := start(t, options{mark: "supervisor", state: true, config: map[string]any{"lease": map[string]any{"ttl_s": 1.0, "max_ttl_s": 100, "heartbeat_s": 1.0}}})
+	d := start(t, options{mark: "supervisor", state: true, config: map[string]any{"lease": map[string]any{"ttl_s": 20, "max_ttl_s": 100, "heartbeat_s": 80}}})
+	first := d.lease().Expires
 	if status, _, text := d.do("POST", "/v1/lease", body{"ttl_s": 50, "heartbeat": true}); status != 200 {
 		t.Fatalf("renewing answered %d %s", status, text)
 	}
@@ -113,32 +115,30 @@ func TestRenewingMovesTheEndButNeverBeyondItsBound(t *testing.T) {
 	if status, _, _ := d.do("POST", "/v1/lease", body{"heartbeat_s": nil}); status != 200 {
 		t.Fatal("the heartbeat cannot be dropped")
 	}
-	time.Sleep(1300 * time.Millisecond)
-	_, _, text = d.do("GET", "/v1/lease", nil)
-	var lease struct {
-		TTL       float64  `json:"ttl_s"`
-		Heartbeat *float64 `json:"heartbeat_s"`
-		Expires   string   `json:"expires_at"`
-		Max       string   `json:"max_expires_at"`
+	if l := d.lease(); l.TTL != 50 || l.Heartbeat != nil || l.Expires.Before(first.Add(30*time.Second)) || l.Max.Before(l.Expires) {
+		t.Errorf("the end was at %v; now %+v", first, l)
 	}
-	must(t, json.Unmarshal(text, &lease))
-	if lease.TTL != 50 || lease.Heartbeat != nil || lease.Expires == "" || lease.Max == "" {
-		t.Errorf("lease: %s", text)
-	}
+}
+
+// leased is the lease as the wire shows it.
+type leased struct {
+	TTL       float64   `json:"ttl_s"`
+	Heartbeat *float64  `json:"heartbeat_s"`
+	Expires   time.Time `json:"expires_at"`
+	Max       time.Time `json:"max_expires_at"`
+}
+
+func (d *daemon) lease() (l leased) {
+	d.t.Helper()
+	_, _, text := d.do("GET", "/v1/lease", nil)
+	must(d.t, json.Unmarshal(text, &l))
+	return l
 }
 
 func TestTheEntrypointRunsAndItsEndIsNotTheSandboxs(t *testing.T) {
 	d := start(t, options{mark: "supervisor", config: map[string]any{"entrypoint": []string{"sh", "-c", "echo up; exit 1"}}})
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		status, _, text := d.do("GET", "/v1/processes/entrypoint?wait=1", nil)
-		if status == 200 {
-			contains(t, string(text), `"exit_code":1`)
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("no entrypoint: %d", status)
-		}
-	}
+	_, _, text := d.do("GET", "/v1/processes/entrypoint?wait=60", nil)
+	contains(t, string(text), `"exit_code":1`)
 	if r := d.run("echo alive", nil); string(r.stdout) != "alive\n" {
 		t.Errorf("%+v", r)
 	}

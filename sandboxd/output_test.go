@@ -198,11 +198,7 @@ func TestTwoHundredAbortedRequestsLeaveNothing(t *testing.T) {
 		}()
 	}
 	wait.Wait()
-	for deadline := time.Now().Add(10 * time.Second); descriptors() > before+4; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d descriptors before, %d after", before, descriptors())
-		}
-	}
+	until(t, fmt.Sprintf("there are %d descriptors again", before), func() bool { return descriptors() <= before+4 })
 	if r := d.run("echo ok", nil); string(r.stdout) != "ok\n" {
 		t.Errorf("afterwards a command answered %q", r.stdout)
 	}

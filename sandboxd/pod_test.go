@@ -2,13 +2,11 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestInAPodTheImagesEnvironmentAndFolderAreThoseOfTheProcess(t *testing.T) {
@@ -57,16 +55,14 @@ func TestTheDeathNoteIsWrittenOverWhatCommandsPutThere(t *testing.T) {
 	must(t, os.WriteFile(note, []byte(strings.Repeat("forged ", 500)), 0o666))
 	d := start(t, options{mark: "supervisor", state: true, config: map[string]any{"death_file": note}})
 	d.do("POST", "/v1/shutdown", body{"reason": "deleted", "detail": "by a test"})
-	var text []byte
 	var told struct{ Reason, At, Detail string }
-	err := errors.New("never read")
-	for deadline := time.Now().Add(5 * time.Second); err != nil && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		text, err = os.ReadFile(note)
+	until(t, "the note is JSON", func() bool {
+		text, err := os.ReadFile(note)
 		must(t, err)
-		err = json.Unmarshal(text, &told)
-	}
-	if err != nil || told.Reason != "deleted" || told.Detail != "by a test" {
-		t.Errorf("%v in %.200q", err, text)
+		return json.Unmarshal(text, &told) == nil
+	})
+	if told.Reason != "deleted" || told.Detail != "by a test" {
+		t.Errorf("%+v", told)
 	}
 }
 

@@ -74,7 +74,7 @@ func unifiedRoot(t *testing.T) string {
 
 func (d *daemon) removeCgroups() {
 	for _, path := range d.cgroups {
-		deadline := time.Now().Add(5 * time.Second)
+		deadline := time.Now().Add(soon)
 		for {
 			left, _ := filepath.Glob(filepath.Join(path, "c[0-9]*"))
 			for _, child := range left {

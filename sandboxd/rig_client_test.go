@@ -91,6 +91,12 @@ func (r result) code() int {
 	return *r.ExitCode
 }
 
+// overdue tells whether a time-out of so many seconds may have been told before its kill was
+// through, as it is 0.45 s after it was due: on a busy machine a kill may take longer.
+func (r result) overdue(timeout float64) bool {
+	return r.took >= time.Duration((timeout+0.45)*float64(time.Second))
+}
+
 // run runs a command to its end over a stream of frames.
 func (d *daemon) run(command any, extra body) result {
 	d.t.Helper()
@@ -157,6 +163,19 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// soon ends a hang; what is waited for comes at once, however long that may be on a busy machine.
+const soon = time.Minute
+
+// until waits for something that happens soon.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(soon); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not so: %s", what)
+		}
 	}
 }
 

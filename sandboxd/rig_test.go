@@ -137,8 +137,8 @@ func (d *daemon) stop() {
 	}()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
-		d.t.Error("sandboxd did not end within 10 s of SIGTERM")
+	case <-time.After(soon):
+		d.t.Errorf("sandboxd did not end within %v of SIGTERM", soon)
 		_ = d.process.Process.Kill()
 		<-done
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"net"
 	"strings"
@@ -67,6 +68,9 @@ func silent(t *testing.T) string {
 	at, err := syscall.Getsockname(fd)
 	must(t, err)
 	target := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: at.(*syscall.SockaddrInet4).Port}).String()
+	first, err := net.Dial("tcp", target) // which the queue has room for, however long it takes
+	must(t, err)
+	t.Cleanup(func() { first.Close() })
 	for {
 		c, err := net.DialTimeout("tcp", target, 200*time.Millisecond)
 		if err != nil {
@@ -146,19 +150,18 @@ func TestWitnessesWhoSpeakAcrossEachOtherSealToo(t *testing.T) {
 }
 
 func TestTheLeaseBeginsWhenTheSandboxCanBeUsed(t *testing.T) {
-	d := startUnsealed(t, map[string]any{"lease": map[string]any{"idle_s": 0.5, "heartbeat_s": 1.4, "ttl_s": 1.4}})
-	target, shut := reachable(t)
-	shut()
-	time.Sleep(1500 * time.Millisecond)
-	d.seal(target)
-	if v := d.seal(target); !v.Sealed {
-		t.Fatalf("it ended, or %+v", v)
-	}
-	if r := d.run("echo in", nil); string(r.stdout) != "in\n" {
-		t.Errorf("%+v", r)
-	}
-	if reason, _ := d.death(5 * time.Second); reason != "idle" {
-		t.Errorf("died of %q", reason)
+	for _, due := range []string{"idle", "heartbeat", "ttl"} {
+		d := startUnsealed(t, map[string]any{"lease": map[string]any{due + "_s": 0.4}})
+		target, shut := reachable(t)
+		shut()
+		time.Sleep(600 * time.Millisecond)
+		d.seal(target)
+		if v := d.seal(target); !v.Sealed {
+			t.Fatalf("it ended, or %+v", v)
+		}
+		if reason, _ := d.death(); reason != due {
+			t.Errorf("died of %q, not of %q", reason, due)
+		}
 	}
 }
 
@@ -181,25 +184,6 @@ func TestEachTargetMustBeDeniedAndBothWitnessesSpeakOfTheSame(t *testing.T) {
 	}
 }
 
-func TestAWitnessWhoSpokeDuringTheRoundIsNotTheSecond(t *testing.T) {
-	d := startUnsealed(t, map[string]any{})
-	target := silent(t)
-	var all sync.WaitGroup
-	for range 4 {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			if status, _, text := d.do("POST", "/v1/seal", body{"dial": []string{target}}); status != 200 || strings.Contains(string(text), `"sealed":true`) {
-				t.Errorf("answered %d %s", status, text)
-			}
-		}()
-	}
-	all.Wait()
-	if d.healthy() {
-		t.Error("sealed")
-	}
-}
-
 func TestAFaultOfOurOwnIsNoDenial(t *testing.T) {
 	d := startUnsealed(t, map[string]any{})
 	for range 2 {
@@ -216,15 +200,22 @@ func TestAFaultOfOurOwnIsNoDenial(t *testing.T) {
 
 func TestWhatIsNeverSealedEndsAndSaysSo(t *testing.T) {
 	target, _ := reachable(t)
-	for _, asked := range []bool{true, false} {
-		d := startUnsealed(t, map[string]any{"seal": body{"timeout_s": 0.5}})
-		if asked {
-			d.seal(target)
+	if reason, detail := startUnsealed(t, map[string]any{"seal": body{"timeout_s": 0.1}}).death(); reason != "not_sealed" || strings.Contains(detail, target) {
+		t.Errorf("died of %q (%q)", reason, detail)
+	}
+	for timeout := 0.5; ; timeout *= 2 {
+		d := startUnsealed(t, map[string]any{"seal": body{"timeout_s": timeout}})
+		response, err := d.try(context.Background(), "POST", "/v1/seal", body{"dial": []string{target}})
+		heard := err == nil && response.StatusCode == 200
+		abort(response, err)
+		reason, detail := d.death()
+		if !heard && timeout < soon.Seconds() {
+			continue // it ended before it was asked
 		}
-		reason, detail := d.death(5 * time.Second)
-		if reason != "not_sealed" || strings.Contains(detail, target) != asked {
+		if reason != "not_sealed" || !strings.Contains(detail, target) {
 			t.Errorf("died of %q (%q)", reason, detail)
 		}
+		return
 	}
 }
 
@@ -233,7 +224,7 @@ func TestAnUnsealedSandboxCanBeDeleted(t *testing.T) {
 	if status, _, _ := d.do("POST", "/v1/shutdown", body{}); status != 202 {
 		t.Fatalf("answered %d", status)
 	}
-	if reason, _ := d.death(5 * time.Second); reason != "deleted" {
+	if reason, _ := d.death(); reason != "deleted" {
 		t.Errorf("died of %q", reason)
 	}
 }
