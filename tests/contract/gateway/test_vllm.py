@@ -165,19 +165,16 @@ async def test_abort_ends_the_calls_of_a_session(begun: bool) -> None:
     server = vllm()
     server.gate = asyncio.Event()
     async with serving(server):
-        engine = VllmEngine(server.url)
-        running = asyncio.create_task(sample(engine, asks("ours")))
-        while not server.bodies("/v1/completions"):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        if begun:
-            await asyncio.sleep(0.1)
+        engine, first = VllmEngine(server.url), list[int]()
+        running = asyncio.create_task(sample(engine, asks("ours"), first))
+        await until(lambda: bool(first if begun else server.bodies("/v1/completions")))
         await engine.abort("another")
         assert not running.done()
         await engine.abort("ours")
         ids, _, end = await running
         assert end.finish_reason == "abort"
         assert ids == [5] or not begun
-        await asyncio.wait_for(server.left.wait(), 5)  # so it stops sampling
+        await asyncio.wait_for(server.left.wait(), 60)  # so it stops sampling
         await engine.close()
 
 
@@ -185,11 +182,9 @@ async def test_new_weights_come_in_while_it_runs() -> None:
     server = vllm()
     server.gate = asyncio.Event()
     async with serving(server):
-        engine = VllmEngine(server.url, policy_version="0")
-        running = asyncio.create_task(sample(engine, asks()))
-        while not server.bodies("/v1/completions"):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        await asyncio.sleep(0.1)
+        engine, first = VllmEngine(server.url, policy_version="0"), list[int]()
+        running = asyncio.create_task(sample(engine, asks(), first))
+        await until(lambda: bool(first))
         await engine.update_weights(Path("/weights/1"), "1")
         server.gate.set()
         _, _, end = await running

@@ -79,9 +79,11 @@ def asks(session: str = "s", ids: Sequence[int] = PROMPT, **sampling: Any) -> To
     return TokenRequest(session, ids, Sampling(**sampling))
 
 
-async def sample(engine: TokenEngine, request: TokenRequest) -> tuple[list[int], list[float], Ended]:
-    """Return all ids, their log-probabilities, and the end."""
-    ids: list[int] = []
+async def sample(
+    engine: TokenEngine, request: TokenRequest, ids: list[int] | None = None
+) -> tuple[list[int], list[float], Ended]:
+    """Return all ids, their log-probabilities, and the end; a list ``ids`` that is given has them as they come."""
+    ids = [] if ids is None else ids
     logprobs: list[float] = []
     async for part in engine.generate(request):
         if isinstance(part, Tokens):
