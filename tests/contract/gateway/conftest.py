@@ -50,7 +50,7 @@ async def client_of(session: Session, **options: Any) -> AsyncIterator[AsyncOpen
 
 async def until(condition: Callable[[], Any]) -> None:
     """Wait for what others do, then give them a moment more."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 — there is no event to wait for on this side of the wire
             await asyncio.sleep(0.005)
     await asyncio.sleep(0.05)

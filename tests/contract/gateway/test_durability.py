@@ -85,7 +85,7 @@ async def test_the_end_of_a_stream_waits_for_the_disk(tmp_path: Path, http: aioh
         session = await gateway.open_session()
         async with http.post(session.url + "/chat/completions", json=BODY | {"stream": True}) as got:
             early = b""
-            while b"number" not in early:
+            while b'"content": "1"' not in early:  # the last of what is sent before the record
                 early += await got.content.readany()
             await store.waiting.wait()
             with pytest.raises(TimeoutError):
