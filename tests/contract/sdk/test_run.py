@@ -1,15 +1,14 @@
 """``Sandbox.run`` and ``Process`` over the real wire."""
 
 import asyncio
-import itertools
 import os
-import statistics
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
 from tests.support.daemon import DaemonBackend
+from tests.support.waiting import PATIENT, until
 
 from orchard.core.errors import (
     CommandFailed,
@@ -43,10 +42,13 @@ async def test_death_by_signal_says_which(box: Sandbox) -> None:
 
 
 async def test_timeout_is_a_flag_and_keeps_the_output(box: Sandbox) -> None:
-    start = time.monotonic()
-    result = await box.run("echo before; sleep 30; echo hello", timeout=1)
-    assert time.monotonic() - start < 20
-    assert result.timed_out
+    for seconds in PATIENT:
+        result = await box.run("echo before; sleep 1000; echo hello", timeout=seconds)
+        assert result.timed_out
+        if result.stdout:  # a shell that has not begun within a second has said nothing yet
+            break
+    else:
+        pytest.fail("what was said before is not kept")
     assert result.stdout == b"before\n"
     with pytest.raises(CommandTimeout):
         result.check()
@@ -116,7 +118,7 @@ async def test_an_error_in_the_stdin_iterator_comes_out_as_itself_and_ends_the_c
 
     with pytest.raises(ZeroDivisionError):
         await box.run("cat > /dev/null; sleep 60", stdin=broken(), key="fed")
-    assert (await (await box.attach("fed")).wait(5)).cancelled
+    assert (await (await box.attach("fed")).wait(60)).cancelled
 
 
 async def test_output_is_exact_and_bounded_with_its_cut(box: Sandbox) -> None:
@@ -140,26 +142,30 @@ async def test_exit_never_overtakes_the_last_output(box: Sandbox) -> None:
 
 
 async def test_more_commands_at_once_than_a_pool_has_connections(box: Sandbox) -> None:
-    runs = [asyncio.ensure_future(box.run(["sleep", "600.25"])) for _ in range(150)]
-    for _ in range(300):
-        if sum(status.running for status in await box.processes()) == 150:
-            break
-        await asyncio.sleep(0.1)
-    assert sum(status.running for status in await box.processes()) == 150
-    await box.run("while pkill -f '^sleep 600.25'; do sleep 0.1; done", timeout=20)
+    ours = f"600.{os.getpid()}"  # these sandboxes see all processes of the machine, and those of other tests
+    runs = [asyncio.ensure_future(box.run(["sleep", ours])) for _ in range(150)]
+
+    async def all_run() -> bool:
+        return sum(status.running for status in await box.processes()) == 150
+
+    await until(all_run)
+    await box.run(f"while pkill -f '^sleep {ours}$'; do sleep 0.1; done")
     assert {result.signal for result in await asyncio.gather(*runs)} == {"TERM"}
 
 
 async def test_cancelling_run_ends_its_whole_tree(box: Sandbox) -> None:
-    running = asyncio.ensure_future(box.run("setsid sleep 77.7 & sleep 77.7", key="victim"))
-    for _ in range(200):
-        if (await box.run("pgrep -cf '^sleep 77.7'")).text.strip() == "2":
-            break
+    ours = f"777.{os.getpid()}"
+    running = asyncio.ensure_future(box.run(f"setsid sleep {ours} & sleep {ours}", key="victim"))
+
+    async def both_run() -> bool:
+        return (await box.run(f"pgrep -cf '^sleep {ours}$'")).text.strip() == "2"
+
+    await until(both_run)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert (await (await box.attach("victim")).poll()).cancelled  # type: ignore[union-attr]
-    assert (await box.run("pgrep -f '^sleep 77.7'")).exit_code == 1
+    assert (await box.run(f"pgrep -f '^sleep {ours}$'")).exit_code == 1
 
 
 async def test_started_process_streams_takes_stdin_and_outlives_its_handle(box: Sandbox) -> None:
@@ -176,7 +182,7 @@ async def test_started_process_streams_takes_stdin_and_outlives_its_handle(box: 
     assert [event async for event in other] == [Output("stdout", b"two\n", 4)]
     assert await anext(events) == Output("stdout", b"two\n", 4)
     await events.aclose()  # type: ignore[attr-defined]
-    assert (await process.wait(5)).exit_code == 0
+    assert (await process.wait(60)).exit_code == 0
     assert (await process.result()).stdout == b"one\ntwo\n"
     with pytest.raises(Conflict):
         await process.send(b"late")
@@ -188,7 +194,7 @@ async def test_signals_and_kill(box: Sandbox) -> None:
         assert await anext(lines) == "ready"
         await process.signal("INT")
         assert await anext(lines) == "got"
-    assert (await process.wait(5)).exit_code == 9
+    assert (await process.wait(60)).exit_code == 9
     process = await box.start(["sleep", "60"])
     assert (await process.kill()).signal == "KILL"
 
@@ -222,19 +228,21 @@ async def test_a_gone_sandbox_says_so_quickly(orchard: Orchard, daemon: DaemonBa
 
 
 async def test_many_megabytes_stream_while_the_loop_ticks(box: Sandbox) -> None:
-    ticks: list[float] = []
+    turns = 0
 
-    async def tick() -> None:
+    async def turn() -> None:
+        nonlocal turns
         while True:
-            ticks.append(time.monotonic())
-            await asyncio.sleep(0.01)
+            turns += 1
+            await asyncio.sleep(0)
 
-    ticker = asyncio.ensure_future(tick())
+    turning = asyncio.ensure_future(turn())
     process = await box.start("head -c 100000000 /dev/zero")
-    size = 0
+    size, within, most, seen = 0, 0, 0, 0
     async for event in process:
         size += len(event.data)
-    ticker.cancel()
+        within = len(event.data) + (within if turns == seen else 0)
+        seen, most = turns, max(most, within)
+    turning.cancel()
     assert size == 100_000_000
-    gaps = [later - earlier for earlier, later in itertools.pairwise(ticks)]
-    assert statistics.median(gaps) < 0.05
+    assert most < 4 << 20, "taken without a turn for anybody else"
