@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 from tests.support.daemon import DaemonBackend
+from tests.support.waiting import until
 
 from orchard.core.errors import CommandLost, InvalidArgument, Unavailable
 from orchard.sandbox import Orchard, Sandbox, transport
@@ -91,7 +92,8 @@ async def test_stdin_and_files_survive_cuts(
     data = random.Random(1).randbytes(6 << 20)
 
     def choose(number: int) -> Fault:
-        return Fault(cut_request=chance.randrange(1 << 20, 12 << 20), cut_answer=chance.randrange(1 << 20, 9 << 20))
+        """A whole body gets through now and then; an answer with all of it never does."""
+        return Fault(cut_request=chance.randrange(1 << 20, 12 << 20), cut_answer=chance.randrange(1 << 20, 5 << 20))
 
     async with behind(orchard, daemon, box, short_path, choose) as (other, proxy):
         for _ in range(3):
@@ -170,8 +172,12 @@ async def test_aborted_requests_leave_nothing_stuck(box: Sandbox) -> None:
 
     for _ in range(20):
         await asyncio.gather(*(abort() for _ in range(10)))
-    assert (await box.run("echo fine", timeout=20)).stdout == b"fine\n"
-    assert not any(status.running for status in await box.processes())
+    assert (await box.run("echo fine")).stdout == b"fine\n"
+
+    async def none_runs() -> bool:
+        return not any(status.running for status in await box.processes())
+
+    await until(none_runs)
 
 
 async def test_unknown_option_is_named(box: Sandbox) -> None:
