@@ -31,6 +31,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _MARK = r"(?:<!-- (?:test: (?P<test>.*?)|lane: (?P<lane>\w+)) -->\n)?"
 BLOCK = re.compile(_MARK + r"^```(?P<kind>\w*)\n(?P<code>.*?)^```", re.M | re.S)
 CHECKED = {"python", "toml", "json", "console", "bash"}
+_UNTIL_ALL_HAS_ENDED = "set -e\ntrap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n"
+"""What was left in the background may write in the test's folders until it has ended."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ def steps(code: str) -> list[tuple[str, list[str]]]:
 def run_console(snippet: Snippet, home: Path, folder: Path, model_url: str) -> None:
     commands = steps(snippet.code)
     assert commands, "a console block has a line that begins with '$ '"
-    script = "set -e\n" + "".join(f"{command}\necho '<<{number}>>'\n" for number, (command, _) in enumerate(commands))
+    script = _UNTIL_ALL_HAS_ENDED + "".join(
+        f"{command}\necho '<<{number}>>'\n" for number, (command, _) in enumerate(commands)
+    )
     (folder / "examples").symlink_to(ROOT / "examples")
     log = folder / "output"
     with log.open("wb") as output:
@@ -128,10 +132,10 @@ def model_url(tmp_path: Path) -> Iterator[str]:
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(60)
     yield found[0]
     loop.call_soon_threadsafe(stop.set)
-    thread.join(20)
+    thread.join(60)
     loop.close()
 
 
