@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -171,13 +172,7 @@ func TestTwoHundredAbortedRequestsLeaveNothing(t *testing.T) {
 	d := start(t, options{mark: "supervisor", state: true})
 	d.do("POST", "/v1/processes", body{"id": "talker", "shell": "while :; do echo x; sleep 0.01; done"})
 	d.do("POST", "/v1/processes", body{"id": "deaf", "argv": []string{"sleep", "1000"}, "stdin": "open"})
-	descriptors := func() int {
-		d.client.CloseIdleConnections() // an aborted dial may still end as a spare connection of the client's
-		names, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.process.Process.Pid))
-		must(t, err)
-		return len(names)
-	}
-	before := descriptors()
+	before := d.descriptors()
 	var wait sync.WaitGroup
 	for i := range 200 {
 		wait.Add(1)
@@ -198,10 +193,33 @@ func TestTwoHundredAbortedRequestsLeaveNothing(t *testing.T) {
 		}()
 	}
 	wait.Wait()
-	until(t, fmt.Sprintf("there are %d descriptors again", before), func() bool { return descriptors() <= before+4 })
+	until(t, fmt.Sprintf("there are %d descriptors again", before), func() bool { return d.descriptors() <= before+4 })
 	if r := d.run("echo ok", nil); string(r.stdout) != "ok\n" {
 		t.Errorf("afterwards a command answered %q", r.stdout)
 	}
+}
+
+// descriptors is how many the daemon has open.
+func (d *daemon) descriptors() int {
+	d.client.CloseIdleConnections() // an aborted dial may still end as a spare connection of the client's
+	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.process.Process.Pid))
+	must(d.t, err)
+	return len(names)
+}
+
+// Writers of one input write one after the other: a second for each that has left would be felt.
+func TestWritersThatLeftDoNotHoldUpTheNext(t *testing.T) {
+	d := start(t, options{mark: "supervisor"})
+	d.do("POST", "/v1/processes", body{"id": "deaf", "argv": []string{"sleep", "1000"}, "stdin": "open"})
+	before := d.descriptors()
+	for range 2 * int(soon.Seconds()) {
+		c, err := net.Dial("unix", filepath.Join(d.folder, "socket"))
+		must(t, err)
+		_, err = fmt.Fprintf(c, "POST /v1/processes/deaf/stdin?offset=0 HTTP/1.1\r\nHost: x\r\nOrchard-Sandbox: %s\r\nAuthorization: Bearer %s\r\nContent-Length: 200000\r\n\r\n%s", testID, testToken, bytes.Repeat([]byte("x"), 100000))
+		must(t, err)
+		c.Close()
+	}
+	until(t, fmt.Sprintf("there are %d descriptors again", before), func() bool { return d.descriptors() <= before })
 }
 
 func abort(response *http.Response, err error) {

@@ -103,13 +103,14 @@ func (s *stdin) copy(ctx context.Context, to *os.File, body io.Reader, skip int6
 }
 
 // put writes p. While the command does not read, it looks every second whether the
-// client is still there, so that a command which never reads holds no request for ever.
+// client is still there, so that a command which never reads holds no request for ever;
+// soon for the first time, since others may wait for their turn behind a client that left.
 func (s *stdin) put(ctx context.Context, to *os.File, p []byte) error {
 	if to == nil {
 		return closedStdin()
 	}
-	for {
-		_ = to.SetWriteDeadline(time.Now().Add(time.Second))
+	for wait := 10 * time.Millisecond; ; wait = time.Second {
+		_ = to.SetWriteDeadline(time.Now().Add(wait))
 		n, err := to.Write(p)
 		p = p[n:]
 		s.mu.Lock()
