@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
@@ -12,14 +11,13 @@ from typing import Any, Literal, TypedDict
 from orchard.core.errors import InvalidArgument
 from orchard.core.ids import check_key, new_id
 from orchard.sandbox.frames import STREAMS, Frame, Kind, StreamName
-from orchard.sandbox.types import DEFAULT_OUTPUT_LIMIT, Result, check_seconds
+from orchard.sandbox.types import DEFAULT_OUTPUT_LIMIT, Result, check_seconds, check_text
 
 Command = str | Sequence[str]
 """Text is a script for the sandbox's shell; a sequence is an argv."""
 Stdin = bytes | AsyncIterator[bytes] | None
 INLINE_STDIN = 1 << 20
 _MOST_OUTPUT = 1 << 30
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class CommandOptions(TypedDict, total=False):
@@ -113,9 +111,9 @@ def command_body(
     """
     body: dict[str, Any] = {"id": check_key(key, "key") if key is not None else new_id("op")}
     if isinstance(command, str):
-        body["shell"] = _text(command, "command")
+        body["shell"] = check_text(command, "command")
     else:
-        body["argv"] = [_text(word, "command") for word in command]
+        body["argv"] = [check_text(word, "command") for word in command]
         if not body["argv"]:
             raise InvalidArgument("command must not be empty", field="command")
     if timeout is not None:
@@ -133,22 +131,14 @@ def _options(options: CommandOptions) -> dict[str, Any]:
         raise InvalidArgument(f"a command has no option {', '.join(sorted(unknown))}", field=min(unknown))
     body: dict[str, Any] = {"output_limit": _output_limit(options.get("output_limit", DEFAULT_OUTPUT_LIMIT))}
     texts = {"cwd": options.get("cwd"), "user": options.get("user"), "shell_path": options.get("shell")}
-    body |= {wire: _text(value, wire.removesuffix("_path")) for wire, value in texts.items() if value is not None}
+    body |= {wire: check_text(value, wire.removesuffix("_path")) for wire, value in texts.items() if value is not None}
     if added := options.get("env"):
-        body["env"] = {_text(key, "env"): _text(value, "env") for key, value in added.items()}
+        body["env"] = {check_text(key, "env"): check_text(value, "env") for key, value in added.items()}
     if removed := options.get("unset_env"):
-        body["unset_env"] = [_text(name, "unset_env") for name in removed]
+        body["unset_env"] = [check_text(name, "unset_env") for name in removed]
     if size := options.get("pty"):
         body["pty"] = {"cols": size[0], "rows": size[1]}
     return body | {name: True for name in ("merge", "kill_on_disconnect") if options.get(name)}
-
-
-def _text(value: object, name: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidArgument(f"{name} must be text, not {value!r:.80}", field=name)
-    if "\0" in value or (not value.isascii() and _SURROGATE.search(value)):
-        raise InvalidArgument(f"{name} holds a NUL or a lone surrogate, which cannot reach a program", field=name)
-    return value
 
 
 def _output_limit(value: object) -> int:

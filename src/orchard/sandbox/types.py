@@ -38,7 +38,10 @@ _SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*(B|[KMGT]i?B?|[kmgt])?")
 _UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
-_LABEL_PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_DNS_PART = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
+_LABEL_PREFIX = re.compile(rf"{_DNS_PART}(?:\.{_DNS_PART})*")
+_LONGEST_PREFIX = 253
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parse_size(value: int | str, name: str) -> int:
@@ -95,13 +98,30 @@ def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
     _check_mapping(labels, "labels")
     for key, value in labels.items():
         prefix, slash, name = key.rpartition("/")
-        if not _LABEL_NAME.fullmatch(name) or (slash and not _LABEL_PREFIX.fullmatch(prefix)):
+        if not _LABEL_NAME.fullmatch(name) or (slash and not _is_prefix(prefix)):
             raise InvalidArgument(f"label key {key!r} is not a Kubernetes label key", field="labels")
         if not isinstance(value, str) or not _LABEL_VALUE.fullmatch(value):
             raise InvalidArgument(
                 f"label {key!r}: {value!r} is not a Kubernetes label value (<= 63 of A-Z a-z 0-9 . _ -)", field="labels"
             )
     return dict(labels)
+
+
+def _is_prefix(text: str) -> bool:
+    return len(text) <= _LONGEST_PREFIX and _LABEL_PREFIX.fullmatch(text) is not None
+
+
+def check_text(value: object, name: str) -> str:
+    """Return ``value`` if it is a text that can reach a program.
+
+    Raises:
+        InvalidArgument: no text, or one with a NUL or a lone surrogate.
+    """
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} must be text, not {value!r:.80}", field=name)
+    if "\0" in value or (not value.isascii() and _SURROGATE.search(value)):
+        raise InvalidArgument(f"{name} holds a NUL or a lone surrogate, which cannot reach a program", field=name)
+    return value
 
 
 def _check_mapping(value: object, name: str) -> None:
@@ -168,7 +188,7 @@ class SandboxSpec:
         Raises:
             InvalidArgument: the first field that is not; ``field`` names it.
         """
-        if not isinstance(self.image, str) or not self.image or "\0" in self.image:
+        if not check_text(self.image, "image"):
             raise InvalidArgument("image must name an image", field="image")
         if self.cpu is not None and not (
             isinstance(self.cpu, int | float) and not isinstance(self.cpu, bool) and 0 < self.cpu < math.inf
@@ -193,11 +213,26 @@ class SandboxSpec:
     def _check_process(self) -> None:
         _check_mapping(self.env, "env")
         for key, value in self.env.items():
-            if not key or "=" in key or "\0" in key or not isinstance(value, str) or "\0" in value:
+            if not key or "=" in key or not isinstance(value, str):
                 raise InvalidArgument(f"env {key!r} is not a variable name with a text value", field="env")
-        workdir = self.workdir
-        if workdir is not None and (not isinstance(workdir, str) or workdir[:1] != "/" or "\0" in workdir):
-            raise InvalidArgument(f"workdir must be an absolute path such as '/work', not {workdir!r}", field="workdir")
+            check_text(key, "env")
+            check_text(value, "env")
+        if self.user is not None:
+            check_text(self.user, "user")
+        if self.workdir is not None and check_text(self.workdir, "workdir")[:1] != "/":
+            raise InvalidArgument(
+                f"workdir must be an absolute path such as '/work', not {self.workdir!r}", field="workdir"
+            )
+        self._check_entrypoint()
+
+    def _check_entrypoint(self) -> None:
+        given = self.entrypoint
+        if isinstance(given, bool):
+            return
+        if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+            raise InvalidArgument(f"entrypoint must be True or an argv, not {given!r:.80}", field="entrypoint")
+        for word in given:
+            check_text(word, "entrypoint")
 
     def _check_times(self) -> None:
         check_seconds(self.max_ttl, "max_ttl")

@@ -23,9 +23,12 @@ TOOL = f"busy-box@{DIGEST}"
         ("tools", [f"{'a' * 64}@{DIGEST}"]),
         ("labels", ["a"]), ("labels", {5: "a"}), ("network", None), ("pids", LEAST_PIDS - 1), ("pids", True),
         ("pids", MOST_PIDS + 1), ("memory", LEAST_MEMORY - 1), ("memory", "512"), ("ttl", 10**400),
-        ("memory", "9" * 400), ("disk", "9" * 400),
+        ("memory", "9" * 400), ("disk", "9" * 400), ("user", 5), ("user", "a\0"), ("user", "\udc80"),
+        ("workdir", "/\udc80"), ("env", {"A": "\udc80"}), ("entrypoint", "sh -c true"), ("entrypoint", 5),
+        ("entrypoint", [5]), ("entrypoint", ["\udc80"]), ("labels", {"a..b/c": "d"}), ("labels", {"a.-b/c": "d"}),
+        ("labels", {f"{'a' * 254}/c": "d"}),
     ],
-    ids=lambda value: str(value)[:40],
+    ids=lambda value: ascii(value)[:40],
 )  # fmt: skip
 def test_an_option_that_is_not_sane_is_refused_by_name(field: str, value: Any) -> None:
     options: Any = {field: value}
