@@ -169,13 +169,22 @@ async def test_a_scrape_counts_the_living_and_asks_none_of_them(
     await backend.delete(made[1].id)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"cpu": 900}, "Insufficient cpu"), ({"cpu": 1e308}, "Insufficient cpu"),
+        ({"memory": 10**30}, "Insufficient memory"), ({"disk": 900 << 40}, "Insufficient ephemeral-storage"),
+    ],
+    ids=["cpu", "cpu beyond any number", "memory beyond any number", "disk"],
+)  # fmt: skip
 async def test_what_no_node_could_hold_fails_at_once_and_leaves_nothing(
-    cluster: Cluster, namespace: str, replica: Replicas
+    cluster: Cluster, namespace: str, replica: Replicas, given: Any, words: str
 ) -> None:
+    """At once: the time for a create is longer than the test's."""
     with pytest.raises(CreateFailed) as caught:
-        await replica().create(SandboxSpec(cluster.image("busybox"), cpu=900, ttl=300), "huge")
+        await replica().create(SandboxSpec(cluster.image("busybox"), ttl=300, create_timeout=3600, **given), "huge")
     assert caught.value.reason == "unschedulable"
-    assert "Insufficient cpu" in caught.value.message
+    assert words in caught.value.message
     assert pods(cluster, namespace) == []
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from orchard.core.errors import InvalidArgument, Unsupported
 from orchard.sandbox.kubernetes import KubernetesSettings
+from orchard.sandbox.kubernetes.capacity import quantity
 from orchard.sandbox.kubernetes.identity import Identity, ServiceKey, new_sandbox_id, pod_name
 from orchard.sandbox.kubernetes.pod import CONFIG_ENV, ImageFacts, Plan, check, manifest, spec_hash
 from orchard.sandbox.kubernetes.record import info_of, progress_of
@@ -66,7 +67,10 @@ def test_tools_are_image_volumes_behind_the_path_of_the_image() -> None:
 
 def test_restricted_drops_everything_and_takes_a_number_for_a_user() -> None:
     settings = replace(SETTINGS, profile="restricted")
-    for facts, user, uid in ((None, "1234:5", 1234), (replace(FACTS, user="77"), None, 77), (FACTS, None, None)):
+    for facts, user, uid in (
+        (None, "1234:5", 1234), (replace(FACTS, user="77"), None, 77), (FACTS, None, None), (None, "\u00b2", None),
+        (None, "0", None), (None, "4294967296", None), (None, "9" * 5000, None),
+    ):  # fmt: skip
         pod = manifest(plan(facts, user=user), settings)
         for container in (*pod["spec"]["containers"], *pod["spec"]["initContainers"]):
             context = container["securityContext"]
@@ -97,10 +101,11 @@ def test_what_is_asked_for_is_what_the_daemon_is_told() -> None:
     assert pod["spec"]["activeDeadlineSeconds"] >= 60 + SETTINGS.pull_timeout  # the cluster counts the pull too
 
 
-def test_an_environment_that_no_variable_holds_is_refused() -> None:
+@pytest.mark.parametrize("given", [{"env": {"A": "x" * 200_000}}, {"entrypoint": ["x" * 200_000]}])
+def test_what_no_variable_holds_is_refused_by_name(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        manifest(plan(env={"A": "x" * 200_000}), SETTINGS)
-    assert caught.value.field == "env"
+        manifest(plan(**given), SETTINGS)
+    assert caught.value.field in given
 
 
 def test_limits_of_the_caller_count_and_overcommit_lowers_what_is_set_aside() -> None:
@@ -112,6 +117,15 @@ def test_limits_of_the_caller_count_and_overcommit_lowers_what_is_set_aside() ->
         assert asked["requests"] == {"cpu": "375m", "memory": str(1 << 28), "ephemeral-storage": str(1 << 30)}
         plain = manifest(plan(), settings)["spec"][container][0]["resources"]
         assert plain == {"limits": {"cpu": "9", "memory": "9Gi"}, "requests": dict(settings.requests)}
+
+
+@pytest.mark.parametrize("most", [1e308, 10**400])
+def test_a_size_beyond_any_machine_is_one_that_no_node_has(most: float) -> None:
+    """And not one that no number holds, or that a scheduler's sum does not."""
+    given: Any = {"cpu": most, "memory": int(most), "disk": int(most)}
+    asked = manifest(plan(**given), SETTINGS)["spec"]["containers"][0]["resources"]
+    for name, size in asked["requests"].items():
+        assert 1 << 40 < quantity(size) <= quantity(asked["limits"][name]) < 1 << 60
 
 
 def test_where_pods_go_and_what_they_run_on_is_as_set() -> None:
@@ -232,6 +246,18 @@ def test_what_does_not_recover_fails_with_the_clusters_words(reason: str, told: 
     pod = {**manifest(plan(), SETTINGS), "status": {"containerStatuses": waiting(reason, "the kubelet's words")}}
     failure = progress_of(pod).failure
     assert failure == (told, f"{reason}: the kubelet's words")
+
+
+def test_of_what_a_mesh_puts_into_a_pod_nothing_is_taken_for_ours() -> None:
+    made = manifest(plan(), SETTINGS)
+    made["spec"]["initContainers"].insert(0, {"name": "a-proxy"})
+    first = {"name": "a-proxy", "state": {"terminated": {"exitCode": 0}}}
+    busy = {"name": "sandboxd", "state": {"running": {}}}
+    status = {"containerStatuses": [{"name": "a-proxy", "state": {"running": {}}}, *waiting("PodInitializing")]}
+    made["status"] = {**status, "podIP": "10.0.0.1", "initContainerStatuses": [first, busy]}
+    assert progress_of(made).state is State.STARTING
+    made["status"] |= {"initContainerStatuses": [first, *INSTALLED]}
+    assert progress_of(made).state is State.PULLING
 
 
 def test_a_pull_that_is_tried_again_and_a_pod_that_no_node_takes_are_told_but_not_given_up() -> None:

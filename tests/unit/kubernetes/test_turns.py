@@ -77,8 +77,8 @@ def test_quantities_are_read_as_kubernetes_does(text: str, number: str) -> None:
     assert quantity(text) == Decimal(number)
 
 
-def node(cpu: str, memory: str) -> dict[str, Any]:
-    return {"status": {"allocatable": {"cpu": cpu, "memory": memory}}}
+def node(cpu: str, memory: str, disk: str) -> dict[str, Any]:
+    return {"status": {"allocatable": {"cpu": cpu, "memory": memory, "ephemeral-storage": disk}}}
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,16 @@ def node(cpu: str, memory: str) -> dict[str, Any]:
         ({"cpu": "2", "memory": "3Gi"}, None, True),  # each is there, but on no one node
         ({"cpu": "2", "memory": "3Gi"}, NodeSize(4, 4 << 30), False),
         ({"cpu": "5", "memory": "1"}, NodeSize(4, 4 << 30), True),
+        ({"cpu": "2", "ephemeral-storage": "10Gi"}, None, False),
+        ({"cpu": "2", "ephemeral-storage": "11Gi"}, None, True),
+        ({"cpu": "2", "ephemeral-storage": "11Gi"}, NodeSize(4, 4 << 30), False),  # a new one may have it
+        ({"example.com/gpu": "1"}, None, False),  # a plugin of the node may tell of it later
         ({}, None, False),
     ],
 )
 def test_only_what_no_node_could_hold_is_hopeless(asked: dict[str, str], largest: NodeSize | None, never: bool) -> None:
     pod = {"spec": {"containers": [{"resources": {"requests": asked}}]}}
-    assert exceeds(pod, [node("2", "2Gi"), node("1", "8Gi")], largest) is never
+    assert exceeds(pod, [node("2", "2Gi", "10Gi"), node("1", "8Gi", "20Gi")], largest) is never
 
 
 def test_without_any_node_nobody_knows() -> None:

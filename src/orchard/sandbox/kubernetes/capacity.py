@@ -15,6 +15,7 @@ from orchard.sandbox.kubernetes.settings import NodeSize
 _QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(m|[KMGTPE]i?|k)?")
 _PASSING = "node.kubernetes.io/"
 """Begins the taints that tell of a node's state now: not ready, cordoned, under pressure."""
+_COUNTED = ("cpu", "memory", "ephemeral-storage")
 _UNITS = {"m": Decimal("0.001"), "k": Decimal(1000)} | {
     f"{letter}{i}": Decimal(base**power)
     for power, letter in enumerate("KMGTPE", 1)
@@ -31,15 +32,18 @@ def quantity(text: str) -> Decimal:
 
 
 def exceeds(pod: Json, nodes: list[Json], largest: NodeSize | None) -> bool:
-    """Return True if no node, not even an empty or the largest new one, has the CPUs and the memory."""
-    asked = part(parts(pod, "spec", "containers")[0], "resources", "requests")
-    cpu, memory = quantity(str(asked.get("cpu", "0"))), quantity(str(asked.get("memory", "0")))
+    """Return True if no node, not even an empty or the largest new one, has the CPUs, the memory and the disk.
+
+    What disk a new node has is not known, so it counts as enough.
+    """
+    wanted = part(parts(pod, "spec", "containers")[0], "resources", "requests")
+    asked = {name: quantity(str(wanted[name])) for name in _COUNTED if name in wanted}
     selector, tolerations = part(pod, "spec", "nodeSelector"), parts(pod, "spec", "tolerations")
     may = [part(each, "status", "allocatable") for each in nodes if accepts(each, selector, tolerations)]
-    sizes = [(quantity(str(each["cpu"])), quantity(str(each["memory"]))) for each in may]
+    sizes = [{name: quantity(str(each[name])) for name in _COUNTED if name in each} for each in may]
     if largest is not None:
-        sizes.append((Decimal(largest.cpu), Decimal(largest.memory)))
-    return bool(sizes) and all(cpu > has_cpu or memory > has_memory for has_cpu, has_memory in sizes)
+        sizes.append({"cpu": Decimal(largest.cpu), "memory": Decimal(largest.memory)})
+    return bool(sizes) and all(any(size > has.get(name, size) for name, size in asked.items()) for has in sizes)
 
 
 def accepts(node: Json, selector: Mapping[str, str], tolerations: Sequence[Mapping[str, Any]]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -39,6 +40,9 @@ _SPOOLS = 4  # kept outputs together take up to so many times what one process m
 _COMMAND_OOM_ADJUST = 1000  # the kernel picks a command before the daemon
 _SEAL_SECONDS = 45.0  # until a network that was to be shut and is not counts as never
 _LONGEST_CONFIG = 120 << 10  # bytes; the kernel takes 128 KiB a variable
+_MOST = 1 << 53  # of any resource: no node has it, schedulers add it up without overflow, and floats hold it
+_UID = re.compile(r"0*([1-9][0-9]{0,9})", re.A)
+_MOST_UID = (1 << 31) - 1  # Kubernetes takes no larger one
 _POWERS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
@@ -249,7 +253,8 @@ def _config(plan: Plan, settings: KubernetesSettings) -> str:
     # Kubernetes expands $(NAME) in values, and there is no $ in JSON but in texts.
     text = json.dumps(document, separators=(",", ":")).replace("$", "\\u0024")
     if len(text) > _LONGEST_CONFIG:
-        raise InvalidArgument(f"env takes {len(text)} bytes; a Pod has room for {_LONGEST_CONFIG}", field="env")
+        words = f"env and entrypoint take {len(text)} bytes; a Pod has room for {_LONGEST_CONFIG}"
+        raise InvalidArgument(words, field="env" if len(str(spec.env)) > len(text) // 2 else "entrypoint")
     return text
 
 
@@ -273,11 +278,13 @@ def _resources(spec: SandboxSpec, settings: KubernetesSettings) -> Json:
     asked = {"cpu": (spec.cpu, 1000, "m"), "memory": (spec.memory, 1, "")}
     for name, (value, factor, unit) in asked.items():
         if value is not None:
-            limits[name] = f"{math.ceil(value * factor)}{unit}"
-            requests[name] = f"{math.ceil(value * factor / settings.overcommit)}{unit}"
+            most = math.ceil(min(value * factor, _MOST))
+            limits[name] = f"{most}{unit}"
+            requests[name] = f"{math.ceil(most / settings.overcommit)}{unit}"
     if spec.disk is not None:
-        limits["ephemeral-storage"] = str(spec.disk + settings.spool_bytes)
-        requests["ephemeral-storage"] = str(spec.disk)
+        disk = min(spec.disk, _MOST)
+        limits["ephemeral-storage"] = str(disk + settings.spool_bytes)
+        requests["ephemeral-storage"] = str(disk)
     return {"limits": limits, "requests": requests}
 
 
@@ -293,9 +300,9 @@ def _uid(plan: Plan, settings: KubernetesSettings) -> int | None:
     if settings.profile == "baseline":
         return 0 if plan.facts or plan.spec.user is not None else None
     for user in users:
-        number = (user or "").partition(":")[0]
-        if number.isdigit() and int(number):
-            return int(number)
+        number = _UID.fullmatch((user or "").partition(":")[0])
+        if number is not None and int(number[1]) <= _MOST_UID:
+            return int(number[1])
     return None
 
 

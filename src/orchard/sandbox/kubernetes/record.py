@@ -10,7 +10,7 @@ from typing import cast
 from orchard.sandbox.kubernetes import deaths, labels
 from orchard.sandbox.kubernetes.identity import Identity
 from orchard.sandbox.kubernetes.objects import Json, part, parts
-from orchard.sandbox.kubernetes.pod import CONTAINER, CREATED, FACTS, SPEC, notes
+from orchard.sandbox.kubernetes.pod import CONTAINER, CREATED, FACTS, INSTALLER, SPEC, notes
 from orchard.sandbox.kubernetes.pulls import FINAL, pull_reason
 from orchard.sandbox.types import SandboxInfo, State
 
@@ -78,8 +78,8 @@ def progress_of(pod: Json) -> Progress:
         return Progress(State.STARTING, failure=_failure(pod))
     if (unscheduled := _unscheduled(status)) is not None:
         return Progress(State.STARTING, unschedulable=unscheduled)
-    installer = _state(status, "initContainerStatuses")
-    sandbox = _state(status, "containerStatuses")
+    installer = _state(status, "initContainerStatuses", INSTALLER)
+    sandbox = _state(status, "containerStatuses", CONTAINER)
     for container in (installer, sandbox):
         trouble = _trouble(part(container, "waiting"))
         if trouble is not None:
@@ -89,8 +89,8 @@ def progress_of(pod: Json) -> Progress:
     address = _address(status)
     if "running" in sandbox:
         return Progress(State.READY, address)
-    installed = "terminated" in installer or not pod["spec"].get("initContainers")
-    if installed and _state_known(status):
+    brought = any(each["name"] == INSTALLER for each in parts(pod, "spec", "initContainers"))
+    if ("terminated" in installer or not brought) and _state_known(status):
         return Progress(State.PULLING, address)
     return Progress(State.STARTING)
 
@@ -112,10 +112,9 @@ def _not_prepared(trouble: Progress) -> Progress:
     return Progress(State.STARTING, failure=("start_failed", f"the image of the daemon: {trouble.failure[1]}"))
 
 
-def _state(status: Json, kind: str) -> Json:
-    for each in parts(status, kind):
-        return part(each, "state")
-    return {}
+def _state(status: Json, kind: str, name: str) -> Json:
+    """Return the state of our container: others may stand before it, which a webhook has put there."""
+    return next((part(each, "state") for each in parts(status, kind) if each["name"] == name), Json())
 
 
 def _state_known(status: Json) -> bool:
@@ -138,8 +137,8 @@ def _failure(pod: Json) -> tuple[str, str]:
 
 def _end_words(status: Json) -> str:
     parts = [str(status.get("reason") or ""), str(status.get("message") or "")]
-    for kind in ("initContainerStatuses", "containerStatuses"):
-        ended = part(_state(status, kind), "terminated")
+    for kind, name in (("initContainerStatuses", INSTALLER), ("containerStatuses", CONTAINER)):
+        ended = part(_state(status, kind, name), "terminated")
         if ended and ended.get("exitCode") != 0:
             parts.append(f"{ended.get('reason')} (exit code {ended.get('exitCode')}): {ended.get('message') or ''}")
         elif ended and kind == "containerStatuses":
