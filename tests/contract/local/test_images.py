@@ -157,7 +157,7 @@ async def test_bad_images_say_why_at_once(backend: LocalBackend, busybox_layer: 
         assert (image, failed.value.reason) == (image, reason)
         assert "level=fatal" not in str(failed.value)
         assert (failed.value.hint is not None) == (image == closed)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60  # many times over: a skopeo that tries again and again takes minutes
     home = backend.settings.home
     for image in ("dir:relative", "oci:relative", "-x", "a b", "sha256:1234", "dir:/", f"dir:{home.parent}"):
         with pytest.raises(InvalidArgument):

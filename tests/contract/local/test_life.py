@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import until
 
 from orchard.core.errors import Conflict, CreateFailed, InvalidArgument, NotFound, SandboxGone, Unavailable, Unsupported
 from orchard.sandbox import Orchard
@@ -51,12 +51,14 @@ def exists(path: str) -> bool:
     return Path(path).exists()
 
 
-async def gone(backend: LocalBackend, sandbox_id: str, seconds: float = 10.0) -> str:
+async def gone(backend: LocalBackend, sandbox_id: str) -> str:
     """Wait for the end; return the reason."""
-    deadline = time.monotonic() + seconds
-    while (info := await backend.get(sandbox_id)).state is not State.GONE:
-        assert time.monotonic() < deadline, info
-        await asyncio.sleep(0.05)
+
+    async def is_gone() -> bool:
+        return (await backend.get(sandbox_id)).state is State.GONE
+
+    await until(is_gone)
+    info = await backend.get(sandbox_id)
     assert info.reason is not None
     assert info.ended_at is not None
     return info.reason
@@ -157,11 +159,8 @@ async def test_a_pull_shows_and_ends_with_its_creator(
 
 async def running(word: str, at_least: int) -> list[Path]:
     """Wait until so many processes, and for 0 none, have ``word`` on their command line; zombies have none."""
-    deadline = time.monotonic() + 10
-    while bool(found := skopeos(word)) != bool(at_least):
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.05)
-    return found
+    await until(lambda: bool(skopeos(word)) == bool(at_least))
+    return skopeos(word)
 
 
 def skopeos(word: str) -> list[Path]:
@@ -177,15 +176,17 @@ def skopeos(word: str) -> list[Path]:
 async def test_the_lease_ends_it_and_the_next_command_sweeps(
     orchard: Orchard, backend: LocalBackend, busybox_root: str, left: Left
 ):
-    box = await orchard.create(busybox_root, ttl=1.0)
-    pid = pid_of(backend.settings.home, box.id)
+    box = await orchard.create(busybox_root)
+    main = target(pid_of(backend.settings.home, box.id))
+    assert main is not None
+    await box.extend(0.5)  # not from its beginning on: it might end before it is ready
     assert await gone(backend, box.id) == "ttl"
     with pytest.raises(SandboxGone) as ended:
         await backend.endpoint(box.id)
     assert ended.value.reason == "ttl"
     await backend.close()  # waits for the sweep
     assert left(box.id) == []
-    assert target(pid) is None
+    assert not main.alive()
 
 
 async def test_killed_from_outside_it_is_gone_by_a_signal(
@@ -203,17 +204,15 @@ async def test_the_dead_are_never_told_as_ready_while_another_sweeps_them(
     orchard: Orchard, backend: LocalBackend, busybox_root: str
 ):
     home = backend.settings.home
-    killed, over = await orchard.create(busybox_root), await orchard.create(busybox_root, ttl=1.0)
+    killed, over = await orchard.create(busybox_root), await orchard.create(busybox_root)
     mains = [target(pid_of(home, box.id)) for box in (killed, over)]
     store = Store(home)
     with store.lock(killed.id) as first, store.lock(over.id) as second:
         assert first
         assert second
         os.kill(pid_of(home, killed.id), signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        while any(main is not None and main.alive() for main in mains):
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.02)
+        await over.extend(0.5)
+        await until(lambda: not any(main is not None and main.alive() for main in mains))
         assert (await backend.list()).items == []
         infos = [await backend.get(box.id) for box in (killed, over)]
         assert [(info.state, info.reason) for info in infos] == [(State.GONE, "signal"), (State.GONE, "ttl")]

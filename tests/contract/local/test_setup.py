@@ -84,7 +84,7 @@ def test_a_setting_that_forbids_user_namespaces_is_named_with_the_command(checko
 
     script = f"echo 0 > /proc/sys/user/max_user_namespaces && exec {' '.join(BECOME)} {checkout}/scripts/setup demo"
     env = {"PATH": os.environ["PATH"], "HOME": str(checkout)}
-    done = call(["sh", "-c", script], timeout=30, env=env, gate=allow_all_ids)
+    done = call(["sh", "-c", script], timeout=120, env=env, gate=allow_all_ids)
     assert done.code == 3, done.output
     (line,) = done.output.splitlines()
     assert line.startswith("setup: this system forbids user namespaces to ordinary users (")
