@@ -81,11 +81,11 @@ def threaded(backend: Backend, keys: Path | None = None) -> Iterator[str]:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(60)
         yield f"http://127.0.0.1:{port[0]}"
     finally:
         server.stop()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 

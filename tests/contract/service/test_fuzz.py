@@ -21,7 +21,7 @@ class NoImages(DaemonBackend):
 
 
 def send(case: schemathesis.Case) -> None:
-    answer = case.call(timeout=10)
+    answer = case.call(timeout=60)
     case.validate_response(answer, checks=[not_a_server_error])
     if answer.status_code >= 400:
         facts = answer.json()
