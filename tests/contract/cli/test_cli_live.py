@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,7 +98,9 @@ def test_create_use_and_remove(cli: Cli, busybox: str, tmp_path: Path) -> None:
     assert cli("sandbox", "cp", f"{box}:/nope", str(tmp_path)).returncode == 3
 
     process = cli.ok("sandbox", "exec", box, "-d", "--", "sh", "-c", "echo one; sleep 1; echo two; exit 5")
-    assert cli("sandbox", "logs", box, process).stdout.startswith(b"one\n")
+    while not (said := cli("sandbox", "logs", box, process).stdout):
+        time.sleep(0.05)
+    assert said.startswith(b"one\n")
     followed = cli("sandbox", "logs", box, process, "-f")
     assert (followed.stdout, followed.returncode) == (b"one\ntwo\n", 5)
     assert process in cli.ok("sandbox", "logs", box, "--list")
@@ -114,11 +117,13 @@ def test_create_use_and_remove(cli: Cli, busybox: str, tmp_path: Path) -> None:
 
 def test_run_streams_and_leaves_nothing(cli: Cli, busybox: str) -> None:
     before = cli.ids()
-    process = cli.start("sandbox", "run", busybox, "--", "sh", "-c", "echo first; sleep 2; echo last; exit 9")
+    script = "echo first; while ! test -e /go; do sleep 0.05; done; echo last; exit 9"
+    process = cli.start("sandbox", "run", busybox, "--", "sh", "-c", script)
     assert process.stdout is not None
     assert process.stdout.readline() == b"first\n"
-    assert process.poll() is None, "the first line comes while the command still runs"
-    assert process.communicate(timeout=30)[0] == b"last\n"
+    [box] = set(cli.ids()) - set(before)  # the first line comes while the command still runs
+    cli.ok("sandbox", "exec", box, "--", "touch", "/go")
+    assert process.communicate(timeout=120)[0] == b"last\n"
     assert process.returncode == 9
     assert cli.ids() == before
     assert cli("sandbox", "run", busybox, "--", "/nope").returncode == 127
@@ -135,7 +140,7 @@ def test_a_signal_deletes_the_sandbox_at_once(cli: Cli, busybox: str) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
     process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == code, errors
     assert b"Traceback" not in errors
     assert cli.ids() == before
@@ -161,7 +166,7 @@ class Terminal:
     def until(self, words: bytes) -> bytes:
         seen = b""
         while words not in seen:
-            assert select.select([self.ours], [], [], 30)[0], f"{words!r} is not in {seen!r}"
+            assert select.select([self.ours], [], [], 120)[0], f"{words!r} is not in {seen!r}"
             seen += os.read(self.ours, 4096)
         return seen
 
@@ -187,7 +192,7 @@ def test_a_command_on_this_terminal(cli: Cli, busybox: str) -> None:
     terminal.until(b"33 99\r\n")
     terminal.type(b"\x03")  # Ctrl-C reaches the command, and not us
     terminal.until(b"^C")
-    assert terminal.program.wait(30) == 130
+    assert terminal.program.wait(120) == 130
     assert terminal.cooked(), "the terminal is left as it was"
     terminal.close()
     assert cli.ids() == before
@@ -199,7 +204,7 @@ def test_a_reader_that_goes_away_ends_the_run(cli: Cli, busybox: str) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == b"y\n"
     process.stdout.close()
-    assert process.wait(30) == 141
+    assert process.wait(120) == 141
     assert process.stderr is not None
     assert b"Traceback" not in process.stderr.read()
     process.stderr.close()

@@ -108,7 +108,7 @@ def test_sessions_are_opened_at_their_first_use_one_for_each_name_or_key(tmp_pat
         for thread in asking:
             thread.start()
         for thread in asking:
-            thread.join(30)
+            thread.join(120)
         assert running.end() == 0
     with Store(tmp_path / "store") as store:
         found = {row.labels.get("name"): len(store.session(row.session).calls) for row in store.aborted()}
