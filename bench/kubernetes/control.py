@@ -2,13 +2,15 @@
 
 Nobody answers at their addresses: a create is done once the Pod has one. Measured are creates and deletes a second,
 the requests to the API server for each, and what a replica that starts over so many needs: the time until it knows
-them all, and memory. Floor: bare Pods by the same client, a fifth as many.
+them all, and memory. Floor: bare Pods by the same client, a fifth as many and at most 1,000.
 """
 
 import asyncio
 import secrets
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bench.frame import Row, status_kb
@@ -23,7 +25,8 @@ from orchard.sandbox.kubernetes.objects import Json
 from orchard.sandbox.kubernetes.pod import notes
 from orchard.sandbox.types import SandboxSpec
 
-FLOOR_SHARE = 5
+FLOOR_SHARE, FLOOR_MOST = 5, 1000
+_TTL = 86400.0  # nobody renews these, and no replica is to reap them meanwhile
 
 
 async def measure(place: Place, count: int = 1000) -> list[Row]:
@@ -31,10 +34,10 @@ async def measure(place: Place, count: int = 1000) -> list[Row]:
     async with ClusterPlace(IN_NAME_ONLY, simulated=2) as there:
         floor = await there.bare("busybox")
         live = await there.live()
-        names, bare = await floor.make(count // FLOOR_SHARE)
+        names, bare = await floor.make(min(count // FLOOR_SHARE, FLOOR_MOST))
         gone = await floor.remove(names)
         at_once, empty = await _replica(there)
-        wanted = spec(there.cluster.image("busybox"), "open")
+        wanted = replace(spec(there.cluster.image("busybox"), "open"), ttl=_TTL)
         await live.images.for_pod(wanted.image, "")  # asked for once, however many sandboxes
         before, start = live.cluster.calls, time.perf_counter()
         ids = await _create(there, live, wanted, count)
@@ -63,8 +66,20 @@ async def _create(there: ClusterPlace, live: Live, wanted: SandboxSpec, count: i
     complaints = Complaints(live.cluster, live.cache)
     maker = Maker(there.settings, live.cluster, live.cache, live.key, answered, live.images.for_pod, complaints)
     run = secrets.token_hex(4)
-    made = await asyncio.gather(*(maker.create(wanted, f"{run}-{number}") for number in range(count)))
-    return [who.id for _, who in made]
+    made: list[str] = []
+
+    async def one(number: int) -> None:
+        made.append((await maker.create(wanted, f"{run}-{number}"))[1].id)
+        _tell("made", len(made), count)
+
+    await asyncio.gather(*(one(number) for number in range(count)))
+    return made
+
+
+def _tell(what: str, number: int, count: int) -> None:
+    """Say how far it is, ten times in all."""
+    if number % max(1, count // 10) == 0:
+        print(f"  {number} of {count} {what}", file=sys.stderr, flush=True)
 
 
 async def _delete(there: ClusterPlace, live: Live, ids: Sequence[str]) -> None:
@@ -72,8 +87,9 @@ async def _delete(there: ClusterPlace, live: Live, ids: Sequence[str]) -> None:
     left, gone = set(ids), asyncio.Event()
 
     def see(old: Json | None, new: Json | None) -> None:
-        if old and not new:
-            left.discard(notes(old).get(ID, ""))
+        if old and not new and (who := notes(old).get(ID, "")) in left:
+            left.remove(who)
+            _tell("gone", len(ids) - len(left), len(ids))
             if not left:
                 gone.set()
 
