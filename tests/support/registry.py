@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -62,9 +64,7 @@ def registry(folder: Path, *, private: bool = False) -> Iterator[Registry]:
     if program is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("docker-registry is not installed (make setup-test)")
     folder.mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        at = f"127.0.0.1:{free.getsockname()[1]}"
+    at = f"127.0.0.1:{_free_port()}"
     config: dict[str, Any] = {
         "version": "0.1", "log": {"level": "warn", "accesslog": {"disabled": True}},
         "storage": {"filesystem": {"rootdirectory": str(folder / "store")}}, "http": {"addr": at},
@@ -84,6 +84,16 @@ def registry(folder: Path, *, private: bool = False) -> Iterator[Registry]:
         process.kill()
         process.wait()
         shutil.rmtree(folder / "store", ignore_errors=True)  # hundreds of megabytes, where it held a harness
+
+
+def _free_port() -> int:
+    """A port of which the kernel gives none away by itself: else a connection might have it before the registry."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(max(1024, lowest - 20_000), lowest), 100):
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("a hundred ports in a row are taken")
 
 
 def _wait(process: subprocess.Popen[bytes], at: str, log: Path) -> None:
