@@ -27,7 +27,7 @@ async def box(backend: DaemonBackend) -> AsyncIterator[Sandbox]:
 @pytest.fixture
 def request_for(box: Sandbox, tmp_path: Path) -> Callable[..., HarnessRequest]:
     def make(url: str, **facts: object) -> HarnessRequest:
-        limits = HarnessLimits(**{"turns": 10, "seconds": 60.0, "command_seconds": 20.0, **facts})  # pyright: ignore
+        limits = HarnessLimits(**{"turns": 10, "seconds": 600.0, "command_seconds": 200.0, **facts})  # pyright: ignore
         return HarnessRequest("Mend the pad.", box, box.info.workdir, url, "key", "m", tmp_path, limits)
 
     return make

@@ -29,9 +29,9 @@ async def test_it_gets_instruction_endpoint_and_folder(request_for: Make) -> Non
 
 
 async def test_its_end_is_an_outcome_or_trouble(request_for: Make) -> None:
-    request = request_for("http://127.0.0.1:9", seconds=1.0)
-    assert (await run(request, argv=["sleep", "60"])).stop is Stop.TIME
-    failed = await run(request, argv=["sh", "-c", "echo no such model; exit 3"])
+    short = request_for("http://127.0.0.1:9", seconds=1.0)
+    assert (await run(short, argv=["sleep", "60"])).stop is Stop.TIME
+    failed = await run(request_for("http://127.0.0.1:9"), argv=["sh", "-c", "echo no such model; exit 3"])
     assert (failed.stop, failed.detail) == (
         Stop.FAILED, "the command ended with exit code 3: no such model\n"
     )  # fmt: skip
