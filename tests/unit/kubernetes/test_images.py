@@ -79,3 +79,25 @@ async def test_silent_registries_of_one_tenant_do_not_hold_up_another() -> None:
                 each.over.set()
             told = await asyncio.gather(*asks, return_exceptions=True)
         assert {error.reason for error in told if isinstance(error, CreateFailed)} == {"registry_unreachable"}
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [b"no JSON", b"[]", b'"text"', b'{"manifests": 5}', b'{"manifests": ["x"]}', b"[" * 100_000,
+     b'{"manifests": [{"platform": {"os": "linux"}}]}'],
+    ids=lambda text: text[:40].decode(),
+)  # fmt: skip
+async def test_a_registry_that_tells_nonsense_of_an_image_is_told_as_such(manifest: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.readexactly(3) == b"GET":  # it tries TLS first
+            await reader.readuntil(b"\r\n\r\n")
+            head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
+            writer.write(head % (b"application/vnd.oci.image.index.v1+json", len(manifest)) + manifest)
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        name = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(CreateFailed) as caught:
+            await images(name).for_pod(f"{name}/a", "")
+    assert caught.value.reason == "image_invalid"

@@ -17,7 +17,8 @@ import shutil
 import subprocess
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, cast
 
@@ -132,11 +133,14 @@ class Images:
         self._tags[own] = time.monotonic()
         known = self._known.get(f"{repository}@{digest}")
         if known is None:
-            each = platforms(cast("Json", json.loads(raw)))
+            with _told_by_registry(name):
+                each = platforms(cast("Json", json.loads(raw)))
             ours = [one for arch, one in each.items() if arch in nodes]
             first = next(iter([*ours, *each.values()]), digest)
-            config = json.loads(await self._skopeo(own, "--config", f"docker://{repository}@{first}"))
-            known = self._known[f"{repository}@{digest}"] = _facts(repository, digest, config, list(each))
+            config = await self._skopeo(own, "--config", f"docker://{repository}@{first}")
+            with _told_by_registry(name):
+                known = _facts(repository, digest, json.loads(config), list(each))
+            self._known[f"{repository}@{digest}"] = known
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return known
@@ -233,6 +237,16 @@ def _run(argv: Sequence[str], where: str, login: bytes | None) -> _Answer:
         if held is not None:
             os.close(held)
     return _Answer(done.returncode, done.stdout, said(done.stderr.decode("utf-8", "replace")))
+
+
+@contextmanager
+def _told_by_registry(name: str) -> Generator[None]:
+    """Callers name registries, so what is read in the block may be anything."""
+    try:
+        yield
+    except (ValueError, RecursionError, TypeError, AttributeError, KeyError) as error:
+        text = f"image {name!r}: what its registry tells of it has not the form of an image"
+        raise CreateFailed(text, reason="image_invalid") from error
 
 
 def platforms(manifest: Json) -> dict[str, str]:
