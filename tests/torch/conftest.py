@@ -1,5 +1,6 @@
 """Models on one thread: two fight over the processor as soon as anything else runs."""
 
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -23,6 +24,15 @@ def one_thread() -> None:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model."""
     return tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def endless(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model, whose answers come to no end of their own: it knows no id that ends one."""
+    folder = tmp_path_factory.mktemp("models") / "endless"
+    shutil.copytree(tiny, folder)
+    (folder / "generation_config.json").write_text("{}")
+    return folder
 
 
 @pytest.fixture(scope="session")
