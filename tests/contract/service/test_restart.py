@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,9 +68,10 @@ async def test_sigterm_ends_streams_soon_and_leaves_the_sandboxes(own: Served, b
         async with http.post(f"/v1/sandboxes/{box.id}/reverse/9000") as answer:
             assert answer.status == 201
         tunnel = await http.ws_connect(f"/v1/sandboxes/{box.id}/reverse/9000/carry")
-        start = time.monotonic()
         assert await asyncio.to_thread(own.end) == 0
-        assert time.monotonic() - start < 8, "a stream that would go on was waited for"
+        assert "timeout graceful shutdown exceeded" not in own.log.read_text(), (
+            "a stream that would go on was waited for"
+        )
         await stream.read()  # ends as a whole answer, without an exit frame
         assert (await tunnel.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
         await asyncio.to_thread(own.start)
