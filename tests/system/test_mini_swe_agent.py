@@ -63,8 +63,10 @@ def make(box: Sandbox, tmp_path: Path) -> Make:
 
 
 def alive(pid: int) -> bool:
-    state = Path(f"/proc/{pid}/stat")
-    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # the latter: it ended while it was read
+        return False
 
 
 async def sleeping(box: Sandbox) -> bool:
