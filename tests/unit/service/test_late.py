@@ -2,6 +2,8 @@
 
 import asyncio
 
+from tests.support.waiting import until
+
 from orchard.service.late import Late
 
 
@@ -41,8 +43,7 @@ async def test_a_key_has_one_task_and_a_tenant_two_hundred() -> None:
 async def test_what_has_ended_is_forgotten() -> None:
     late = Late()
     late.start("one", "key", asyncio.sleep(0))
-    await asyncio.sleep(0.01)
-    assert len(late) == 0
+    await until(lambda: len(late) == 0)
 
 
 async def test_all_has_ended_after_the_close_also_what_was_dropped_before() -> None:
