@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.rules import WORDS, refused
 
 from orchard.core.errors import Conflict, CreateFailed, NotFound, SandboxGone
 from orchard.sandbox import Orchard
@@ -210,6 +211,18 @@ async def test_a_pod_that_the_namespace_refuses_fails_with_the_clusters_words(
         await replica().create(SandboxSpec(cluster.image("busybox"), ttl=300), "refused")
     assert caught.value.reason == "start_failed"
     assert "minimum memory usage per Container is 1Gi" in caught.value.message
+
+
+async def test_a_pod_that_a_rule_of_the_cluster_refuses_fails_with_its_words_and_is_not_the_callers_fault(
+    cluster: Cluster, namespace: str, replica: Replicas
+) -> None:
+    def attempt() -> str:
+        return cluster.kubectl("-n", namespace, "run", "dry", "--image=x", "--dry-run=server")
+
+    with refused(cluster, namespace, "CREATE", "false", attempt), pytest.raises(CreateFailed) as caught:
+        await replica().create(SandboxSpec(cluster.image("busybox"), ttl=300), "ruled")
+    assert caught.value.reason == "start_failed"
+    assert WORDS in caught.value.message
 
 
 async def test_a_sandbox_ends_by_its_ttl_with_its_reason(cluster: Cluster, namespace: str, replica: Replicas) -> None:

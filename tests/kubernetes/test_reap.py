@@ -15,10 +15,11 @@ import pytest
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import wait_until
 from tests.kubernetes.daemon import settings_for
+from tests.kubernetes.rules import WORDS, refused
 from tests.support.waiting import until
 
 from orchard.core.config import base_env
-from orchard.core.errors import MachineUnfit, OrchardError
+from orchard.core.errors import OrchardError
 from orchard.sandbox.kubernetes import KubernetesBackend, KubernetesSettings
 from orchard.sandbox.kubernetes.identity import name_of, pod_name
 from orchard.sandbox.kubernetes.pod import DEADLINE
@@ -186,39 +187,14 @@ async def test_a_pod_that_may_not_be_removed_keeps_no_other(
     past = f"{DEADLINE}={datetime.now(UTC) - timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
     cluster.kubectl("-n", namespace, "annotate", "pods", "--all", "--overwrite", past)
     kept = min(pod["metadata"]["name"] for pod in pods(cluster, namespace))
-    with guarded(cluster, namespace, kept):
-        with pytest.raises(OrchardError, match="it is guarded"):
+
+    def attempt() -> str:
+        return cluster.kubectl("-n", namespace, "delete", "pod", kept, "--dry-run=server")
+
+    with refused(cluster, namespace, "DELETE", f"request.name != '{kept}'", attempt):
+        with pytest.raises(OrchardError, match=WORDS):
             await KubernetesBackend(backend.settings).reap()
         assert [pod["metadata"]["name"] for pod in pods(cluster, namespace)] == [kept]
-
-
-@contextmanager
-def guarded(cluster: Cluster, namespace: str, name: str) -> Iterator[None]:
-    """In the block the API server lets nobody delete the Pod."""
-    about, group = {"name": f"guard-{namespace}"}, "admissionregistration.k8s.io/v1"
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}
-    where = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    spec = {
-        "failurePolicy": "Fail", "matchConstraints": {"resourceRules": [rule], "namespaceSelector": where},
-        "validations": [{"expression": f"request.name != '{name}'", "message": "it is guarded"}],
-    }  # fmt: skip
-    bound = {"policyName": about["name"], "validationActions": ["Deny"]}
-    cluster.apply({"apiVersion": group, "kind": "ValidatingAdmissionPolicy", "metadata": about, "spec": spec})
-    cluster.apply({"apiVersion": group, "kind": "ValidatingAdmissionPolicyBinding", "metadata": about, "spec": bound})
-
-    def bites() -> bool:
-        try:
-            cluster.kubectl("-n", namespace, "delete", "pod", name, "--dry-run=server")
-        except MachineUnfit:
-            return True
-        return False
-
-    try:
-        wait_until(bites, 60, "the rule to bite")
-        yield
-    finally:
-        for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
-            cluster.kubectl("delete", kind, about["name"])
 
 
 def test_a_lease_outlives_those_who_gave_it_and_not_its_time(
