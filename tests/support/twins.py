@@ -220,7 +220,7 @@ TWINS = [
     Twin(10, "an aborted request leaves something", started=survivor("sleep 9", "sh", "-c", ENDLESS)),
     Twin(11, "the end of a sandbox is told late", wrap=control.Slow),
     Twin(12, "a background process gets a hidden time-out", start=given("sleep 304", timeout_s=0.1)),
-    Twin(13, "git log waits on a pager", start=becomes("git log", "git log; sleep 20")),
+    Twin(13, "git log waits on a pager", start=becomes("git log", "git log; sleep 50")),
     Twin(15, "commands stand in a queue", gate=one_at_a_time("/tmp/meet")),
     Twin(16, "an operation id is forgotten", start=new_operation),
     Twin(17, "the count of bytes is wrong", frame=on_exit("seq 1 3000000", stdout_bytes=22888895)),

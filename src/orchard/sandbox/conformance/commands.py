@@ -112,16 +112,16 @@ async def _fifty_timeouts(ctx: Context) -> None:
 @check(6, "stdin is closed unless given")
 async def _stdin_closed(ctx: Context) -> None:
     async with ctx.box() as box:
-        expect((await box.run("cat", timeout=5)).ok, "cat waits")
-        expect((await box.run("read x; echo $?", timeout=5)).stdout == b"1\n", "read does not see the end")
-        result = await box.run("cat >/dev/null; echo after", timeout=5)
+        expect((await box.run("cat", timeout=20)).ok, "cat waits")
+        expect((await box.run("read x; echo $?", timeout=20)).stdout == b"1\n", "read does not see the end")
+        result = await box.run("cat >/dev/null; echo after", timeout=20)
         expect(result.stdout == b"after\n", f"saw {result.stdout!r}")
 
 
 @check(6, "an interpreter that asks for input ends at once", tools=("python3",))
 async def _stdin_python(ctx: Context) -> None:
     async with ctx.box() as box:
-        result = await box.run(["python3", "-c", "input()"], timeout=10)
+        result = await box.run(["python3", "-c", "input()"], timeout=30)
         expect(not result.timed_out and b"EOFError" in result.stderr, f"saw {result}: {result.stderr!r}")
 
 
@@ -265,7 +265,7 @@ async def _no_pager(ctx: Context) -> None:
     async with ctx.box() as box:
         made = await box.run(f"cd /tmp && {commits} && {more}", timeout=30)
         expect(made.ok, f"no repository: {made.error_text}")
-        result = await box.run("git log", cwd="/tmp/r", timeout=10, output_limit=1 << 22)
+        result = await box.run("git log", cwd="/tmp/r", timeout=30, output_limit=1 << 22)
         expect(result.ok and result.stdout_bytes > 50_000, f"saw {result}: {result.error_text}")
 
 

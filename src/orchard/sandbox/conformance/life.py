@@ -34,7 +34,7 @@ async def _gone(ctx: Context, sandbox_id: str) -> bool:
 async def _ready(ctx: Context) -> None:
     for _ in range(3):
         async with ctx.box() as box:
-            result = await box.run("echo ready", timeout=5)
+            result = await box.run("echo ready", timeout=20)
             expect(result.stdout == b"ready\n", f"the first command: {result}")
 
 

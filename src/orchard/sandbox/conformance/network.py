@@ -155,14 +155,14 @@ async def _reverse(ctx: Context) -> None:
         writer.close()
 
     client = (
-        "import socket; s = socket.create_connection(('127.0.0.1', 8126), 5); s.sendall(b'x' * 100000); "
+        "import socket; s = socket.create_connection(('127.0.0.1', 8126), 25); s.sendall(b'x' * 100000); "
         "s.shutdown(1); d = b''\nwhile (c := s.recv(65536)): d += c\nprint(d[:7].decode(), len(d))"
     )
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server, ctx.box() as box:
         async with box.reverse(8126, f"tcp:127.0.0.1:{port}"):
-            results = await asyncio.gather(*(box.run(["python3", "-c", client], timeout=20) for _ in range(8)))
+            results = await asyncio.gather(*(box.run(["python3", "-c", client], timeout=30) for _ in range(8)))
             wrong = [result for result in results if result.text.split() != ["target:", "100007"]]
             expect(not wrong, f"{len(wrong)} of 8 at once: {wrong[:1]} {wrong and wrong[0].error_text[-300:]}")
         after = await box.run(["python3", "-c", client], timeout=20)

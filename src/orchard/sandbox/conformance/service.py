@@ -38,7 +38,7 @@ os.waitpid(child, 0)
 
 @check(57, "a hundred creates at once all succeed", seconds=180)
 async def _hundred(ctx: Context) -> None:
-    boxes = await asyncio.gather(*(ctx.orchard.create(ctx.image, ttl=120) for _ in range(100)), return_exceptions=True)
+    boxes = await asyncio.gather(*(ctx.orchard.create(ctx.image, ttl=600) for _ in range(100)), return_exceptions=True)
     made = [box for box in boxes if not isinstance(box, BaseException)]
     try:
         expect(len(made) == 100, f"{len(made)} of 100: {[box for box in boxes if isinstance(box, BaseException)][:1]}")
