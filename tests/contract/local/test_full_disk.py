@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,8 +29,17 @@ def small_home(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", tmp_path], check=True)
 
 
-async def test_a_full_disk_is_no_reason_to_keep_a_sandbox(small_home: Path, busybox_root: str) -> None:
+@pytest.fixture
+async def backend(small_home: Path) -> AsyncIterator[LocalBackend]:
+    """Of the small home; nothing works there any more behind the scenes when it is unmounted."""
     backend = LocalBackend(LocalSettings(home=small_home, sweep_every=0.0))
+    yield backend
+    await backend.close()
+
+
+async def test_a_full_disk_is_no_reason_to_keep_a_sandbox(
+    backend: LocalBackend, small_home: Path, busybox_root: str
+) -> None:
     async with Orchard(backend=backend) as orchard:
         box = await orchard.create(busybox_root)
         full = await box.run("cat /dev/zero > /fill")
@@ -54,9 +63,8 @@ def left_in(home: Path) -> list[Path]:
 
 @pytest.mark.parametrize("left_over", [0, 4096, 12288, 40960])
 async def test_a_create_on_a_full_disk_says_so_and_leaves_nothing(
-    small_home: Path, busybox_root: str, left_over: int
+    backend: LocalBackend, small_home: Path, busybox_root: str, left_over: int
 ) -> None:
-    backend = LocalBackend(LocalSettings(home=small_home, sweep_every=0.0))
     async with Orchard(backend=backend) as orchard:
         assert await orchard.list() == []
         filler = small_home / "filler"
@@ -68,6 +76,7 @@ async def test_a_create_on_a_full_disk_says_so_and_leaves_nothing(
             with pytest.raises(MachineUnfit, match=f"the disk of {small_home}.* is full.*free space"):
                 await orchard.create(busybox_root, key="the-key")
         filler.unlink()
+        await backend.close()  # waits for the sweep
         assert not left_in(small_home)
         box = await orchard.create(busybox_root, key="the-key")
         assert (await box.run("true")).ok
@@ -87,19 +96,24 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-async def test_an_image_that_does_not_fit_is_told_as_a_full_disk(small_home: Path, big: Path) -> None:
-    async with Orchard(backend=LocalBackend(LocalSettings(home=small_home))) as orchard:
+async def test_an_image_that_does_not_fit_is_told_as_a_full_disk(
+    backend: LocalBackend, small_home: Path, big: Path
+) -> None:
+    async with Orchard(backend=backend) as orchard:
         with pytest.raises(MachineUnfit, match=f"the disk of {small_home}.* is full"):
             await orchard.create(f"oci:{big}")
+    await backend.close()  # waits for the sweep
     assert not left_in(small_home)
 
 
 async def test_a_diff_says_whose_disk_is_full(
-    orchard: Orchard, busybox_root: str, small_home: Path, monkeypatch: pytest.MonkeyPatch
+    settings: LocalSettings, busybox_root: str, small_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(small_home))
-    async with orchard.sandbox(busybox_root) as box:
+    elsewhere = LocalBackend(settings)
+    async with Orchard(backend=elsewhere) as orchard, orchard.sandbox(busybox_root) as box:
         assert (await box.run("mkdir /w; cd /w; head -c 6000000 /dev/urandom > noise")).ok
         with pytest.raises(MachineUnfit, match=f"the disk of {small_home}.* is full"):
             await box.diff("/w")
+    await elsewhere.close()
     assert os.listdir(small_home) == []  # noqa: PTH208
