@@ -73,6 +73,33 @@ class Deployment:
         """Return the Pods of the service."""
         return self.cluster.get("-n", self.namespace, "pods", "-l", "app.kubernetes.io/component=service")["items"]
 
+    def get(self, *words: str) -> Any:
+        """Return ``kubectl get WORDS`` of its namespace."""
+        return self.cluster.get("-n", self.namespace, *words)
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas that is asked for."""
+        return self.get("deployment", RELEASE)["spec"]["replicas"]
+
+    def whole(self) -> bool:
+        """Whether as many replicas as are asked for are ready, and no others are there."""
+        deployment = self.get("deployment", RELEASE)
+        ready = deployment["status"].get("readyReplicas", 0)
+        return deployment["spec"]["replicas"] == ready == len(self.pods())
+
+    def scaler(self) -> dict[str, tuple[str, str]]:
+        """Return what the scaler says of itself: status and reason by type."""
+        told = self.get("hpa", RELEASE)["status"].get("conditions", ())
+        return {each["type"]: (each["status"], each["reason"]) for each in told}
+
+    def budget(self) -> tuple[int, ...]:
+        """Return how many Pods the budget of disruptions expects, wants, sees healthy and lets go."""
+        status = self.get("pdb", RELEASE)["status"]
+        return tuple(
+            status[name] for name in ("expectedPods", "desiredHealthy", "currentHealthy", "disruptionsAllowed")
+        )
+
     def urls(self) -> list[str]:
         """Return the addresses of its replicas."""
         return [f"http://{pod['status']['podIP']}:8420" for pod in self.pods()]

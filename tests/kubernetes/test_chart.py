@@ -215,3 +215,24 @@ def test_namespace_of_sandboxes_is_guarded_or_left_to_its_owner(render: Any) -> 
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     assert not of_kind(render(sandboxes={"create": False}), "Namespace")
     assert not of_kind(render(sandboxes={"namespace": NAMESPACE}), "Namespace")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"disruptionBudget": {"maxUnavailable": 0}}, "disruptionBudget/maxUnavailable"),
+        ({"disruptionBudget": {"maxUnavailable": "0%"}}, "disruptionBudget/maxUnavailable"),
+        ({"autoscaling": {"enabled": True, "minReplicas": 3, "maxReplicas": 2}}, "maxReplicas is below"),
+    ],
+)
+def test_budget_that_lets_none_go_and_scaler_without_room_are_refused(
+    render: Any, values: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(MachineUnfit, match=told):
+        render(**values)
+
+
+def test_budget_takes_a_share_and_never_holds_a_node_for_what_does_not_serve(render: Any) -> None:
+    (budget,) = of_kind(render(disruptionBudget={"maxUnavailable": "25%"}), "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == "25%"
+    assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"

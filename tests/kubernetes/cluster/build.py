@@ -1,7 +1,7 @@
 """The programs of a cluster, built from Go modules once for each version, into the cache.
 
 Each folder of ``programs`` is a Go module of its own (their client-go versions differ); its go.mod says which commands
-at which versions, its go.sum makes them the same everywhere.
+at which versions, its go.sum makes them the same everywhere. One has no command but a file that comes with its module.
 """
 
 import contextlib
@@ -27,6 +27,8 @@ _FLAGS = ("-trimpath", "-buildvcs=false")
 _TAGS = {"containerd": "no_btrfs,no_devmapper,no_zfs"}
 _CALLED = {"server": "etcd"}
 """Go names a command after the last part of its path."""
+_OPERATOR = "prometheus-operator"
+_MONITOR = "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml"
 _RECIPE = "1"
 """Raised whenever the same sources would give other programs."""
 
@@ -70,16 +72,56 @@ def programs() -> Path:
     return together
 
 
-def _built(name: str) -> Path:
-    """Return the folder of the commands of module ``name``, built where it is missing."""
+def metrics_server() -> Path:
+    """Return the folder that holds metrics-server, which few tests need: built where it is missing (two minutes, once).
+
+    Raises:
+        MachineUnfit: Go is missing or the build failed, with its words.
+    """
+    with locked("programs"):
+        return _built("metrics-server")
+
+
+def service_monitor() -> Path:
+    """Return the definition of the kind ServiceMonitor, as the Prometheus operator's module has it (4 MB, once).
+
+    Raises:
+        MachineUnfit: Go is missing, or the module cannot be had.
+    """
+    with locked("programs"):
+        folder = _place(_OPERATOR)
+        if not folder.exists():
+            _need_go()
+            (need,) = json.loads(_go(_OPERATOR, "mod", "edit", "-json"))["Require"]
+            module = json.loads(_go(_OPERATOR, "mod", "download", "-json", need["Path"]))
+            with tempfile.TemporaryDirectory(dir=CACHE, prefix=".build-") as draft:
+                out = Path(draft) / "out"
+                out.mkdir()
+                shutil.copyfile(Path(module["Dir"]) / _MONITOR, out / "servicemonitor.yaml")
+                folder.parent.mkdir(exist_ok=True)
+                out.rename(folder)
+    return folder / "servicemonitor.yaml"
+
+
+def _place(name: str) -> Path:
+    """Return the folder in which what is made of module ``name`` is kept."""
     digest = hashlib.sha256(json.dumps([_RECIPE, _FLAGS, _TAGS.get(name, "")]).encode())
     for file in sorted((SOURCES / name).iterdir()):
         digest.update(file.read_bytes())
-    folder = CACHE / "programs" / f"{name}-{digest.hexdigest()[:12]}"
-    if folder.exists():
-        return folder
+    return CACHE / "programs" / f"{name}-{digest.hexdigest()[:12]}"
+
+
+def _need_go() -> None:
     if not shutil.which("go"):
         raise MachineUnfit("Go is missing, and the cluster is built from source", hint="scripts/setup cluster")
+
+
+def _built(name: str) -> Path:
+    """Return the folder of the commands of module ``name``, built where it is missing."""
+    folder = _place(name)
+    if folder.exists():
+        return folder
+    _need_go()
     folder.parent.mkdir(exist_ok=True)
     number = version(name)
     say(f"building {name} {number}")

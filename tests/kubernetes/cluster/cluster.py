@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes.cluster import lifecycle, network, parts, refusal, registry, simulated
+from tests.kubernetes.cluster import lifecycle, metrics, network, parts, refusal, registry, simulated
 from tests.kubernetes.cluster.build import CACHE, programs
 from tests.kubernetes.cluster.images import layouts
 from tests.kubernetes.cluster.place import INTERNET, KUBECONFIG, METADATA, NODES, PRIVATE_REGISTRY, REGISTRY, Node
@@ -91,6 +91,12 @@ class Cluster:
         if self.ours:
             return [node.name for node in NODES]
         return [item["metadata"]["name"] for item in self.get("nodes")["items"]]
+
+    @property
+    def tells_use(self) -> bool:
+        """Whether it says what pods use (``metrics.k8s.io``), as scalers need it."""
+        groups = json.loads(self.kubectl("get", "--raw", "/apis"))["groups"]
+        return "metrics.k8s.io" in {each["name"] for each in groups}
 
     # -- images
 
@@ -214,6 +220,21 @@ class Cluster:
                 yield names
             finally:
                 self.kubectl("delete", "node", *names, "--ignore-not-found")
+
+    @contextlib.contextmanager
+    def measured(self) -> Generator[None]:
+        """For a while our own cluster tells what each pod uses (``metrics.k8s.io``)."""
+        with metrics.running():
+            served = (f"--server={metrics.URL}", "get", "--raw", "/readyz")  # it has asked every kubelet
+            lifecycle.eventually(lambda: self.kubectl(*served), "metrics-server")
+            try:
+                self.apply(*metrics.objects(), namespace=metrics.NAMESPACE)
+                lifecycle.eventually(lambda: self.kubectl("get", "--raw", metrics.PODS), "what pods use")
+                yield
+            finally:  # first the word that it answers: an API that is known and silent holds up every namespace's end
+                self.kubectl("delete", "apiservice", metrics.API, "--ignore-not-found")
+                left = ("service/metrics-server", "endpointslice/metrics-server")
+                self.kubectl("-n", metrics.NAMESPACE, "delete", *left, "--ignore-not-found")
 
     def wait_for_api(self, seconds: float = 60.0) -> None:
         """Return once the API server says it is ready."""
