@@ -47,6 +47,17 @@ async def test_commands_run_as_the_images_user_in_its_folder_and_with_its_enviro
         assert (await (await box.attach("entrypoint")).wait()).exit_code == 5
 
 
+async def test_a_workdir_that_is_missing_is_an_error_of_the_command_and_not_made(
+    replica: Replicas, special: dict[str, str]
+) -> None:
+    async with Orchard(backend=replica()).sandbox(special["busybox"], workdir="/no/such") as box:
+        with pytest.raises(CommandNotStarted) as caught:
+            await box.run("pwd")
+        assert caught.value.reason == "cwd_missing"
+        assert (await box.run("mkdir -p /no/such", cwd="/")).ok
+        assert (await box.run("pwd")).text == "/no/such\n"
+
+
 async def test_the_profile_restricted_runs_as_a_number_without_any_power(
     cluster: Cluster, special: dict[str, str]
 ) -> None:

@@ -96,7 +96,8 @@ def test_what_is_asked_for_is_what_the_daemon_is_told() -> None:
     config = config_of(pod)
     assert config["env"] == env
     assert config["lease"] == {"ttl_s": 20, "max_ttl_s": 60, "idle_s": 5.5, "heartbeat_s": 30}
-    assert (config["workdir"], pod["spec"]["containers"][0]["workingDir"]) == ("/w", "/w")
+    assert config["workdir"] == "/w"
+    assert "workingDir" not in pod["spec"]["containers"][0], "a runtime would make the folder where it is missing"
     assert config["entrypoint"] == ["a"]
     assert pod["spec"]["activeDeadlineSeconds"] >= 60 + SETTINGS.pull_timeout  # the cluster counts the pull too
 
@@ -174,6 +175,7 @@ def test_a_label_prefix_that_leaves_no_room_is_refused() -> None:
     ("given", "error"),
     [
         ({"pids": 10}, Unsupported),
+        ({"memory": 8 << 20}, InvalidArgument),
         ({"image": "host"}, InvalidArgument),
         ({"image": "oci:/x:1"}, InvalidArgument),
     ],

@@ -40,6 +40,7 @@ _SPOOLS = 4  # kept outputs together take up to so many times what one process m
 _COMMAND_OOM_ADJUST = 1000  # the kernel picks a command before the daemon
 _SEAL_SECONDS = 45.0  # until a network that was to be shut and is not counts as never
 _LONGEST_CONFIG = 120 << 10  # bytes; the kernel takes 128 KiB a variable
+_LEAST_MEMORY = 16 << 20  # bytes
 _MOST = 1 << 53  # of any resource: no node has it, schedulers add it up without overflow, and floats hold it
 _UID = re.compile(r"0*([1-9][0-9]{0,9})", re.A)
 _MOST_UID = (1 << 31) - 1  # Kubernetes takes no larger one
@@ -82,12 +83,17 @@ def check(spec: SandboxSpec) -> None:
 
     Raises:
         Unsupported: by name.
-        InvalidArgument: an image that no node can pull.
+        InvalidArgument: an image that no node can pull, or less memory than the daemon takes.
     """
     if spec.pids != DEFAULT_PIDS:
         raise Unsupported(
             "pids: Kubernetes has no such limit for a Pod; the kubelet's podPidsLimit holds", hint="leave pids out"
         )
+    if spec.memory is not None and spec.memory < _LEAST_MEMORY:
+        raise InvalidArgument(
+            f"memory must be at least {_LEAST_MEMORY >> 20}MiB on Kubernetes, not {spec.memory} bytes: a Pod's limit "
+            "holds for its daemon too", field="memory",
+        )  # fmt: skip
     kind = spec.image.partition(":")[0]
     if spec.image == "host" or kind in ("dir", "oci", "oci-archive", "docker-archive", "docker-daemon"):
         raise InvalidArgument(
@@ -201,7 +207,8 @@ def _installer(plan: Plan, settings: KubernetesSettings) -> Json:
 
 def _sandbox(plan: Plan, settings: KubernetesSettings) -> Json:
     spec = plan.spec
-    container: Json = {
+    # No workingDir: a runtime makes the folder where it is missing, which is the command's own error.
+    return {
         "name": CONTAINER,
         "image": plan.facts.reference if plan.facts else settings.reference(spec.image),
         "imagePullPolicy": "IfNotPresent",
@@ -216,9 +223,6 @@ def _sandbox(plan: Plan, settings: KubernetesSettings) -> Json:
             {"name": "state", "mountPath": _STATE},
         ],
     }
-    if spec.workdir is not None:
-        container["workingDir"] = spec.workdir
-    return container
 
 
 def _volumes(settings: KubernetesSettings) -> list[Json]:
