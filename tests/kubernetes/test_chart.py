@@ -223,6 +223,7 @@ def test_namespace_of_sandboxes_is_guarded_or_left_to_its_owner(render: Any) -> 
         ({"disruptionBudget": {"maxUnavailable": 0}}, "disruptionBudget/maxUnavailable"),
         ({"disruptionBudget": {"maxUnavailable": "0%"}}, "disruptionBudget/maxUnavailable"),
         ({"autoscaling": {"enabled": True, "minReplicas": 3, "maxReplicas": 2}}, "maxReplicas is below"),
+        ({"autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}}}, r"resources\.requests\.cpu"),
     ],
 )
 def test_budget_that_lets_none_go_and_scaler_without_room_are_refused(

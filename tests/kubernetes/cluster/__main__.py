@@ -14,6 +14,7 @@ def _main(words: list[str]) -> int:
     try:
         match words:
             case ["programs"]:
+                build.service_monitor()
                 sys.stdout.write(f"{build.programs()}\n")
             case ["up"]:
                 sys.stdout.write(f"export KUBECONFIG={lifecycle.up()}\n")
