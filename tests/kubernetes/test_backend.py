@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.rules import WORDS, refused
+from tests.support.waiting import until
 
-from orchard.core.errors import Conflict, CreateFailed, NotFound, SandboxGone
+from orchard.core.errors import Conflict, CreateFailed, NotFound, SandboxGone, Unavailable
 from orchard.sandbox import Orchard
 from orchard.sandbox.kubernetes import KubernetesBackend
 from orchard.sandbox.kubernetes.daemons import Daemons
-from orchard.sandbox.kubernetes.identity import pod_name
+from orchard.sandbox.kubernetes.identity import name_of, pod_name
+from orchard.sandbox.kubernetes.tombstones import has_run
 from orchard.sandbox.types import SandboxSpec, State
 from orchard.service.metrics import Metrics
 
@@ -67,6 +69,29 @@ async def test_the_same_key_is_the_same_sandbox_on_every_replica(
     assert (await second.get(made[0].id)).state is State.READY
     await second.delete(made[0].id)
     assert (await second.get(made[0].id)).reason == "deleted"
+
+
+async def test_a_sandbox_that_one_replica_does_not_reach_is_not_ended_under_the_others(
+    cluster: Cluster, namespace: str, replica: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = replica(), replica()
+    spec = SandboxSpec(cluster.image("busybox"), ttl=300)
+    made = await first.create(spec, "kept")
+    ready = ("wait", "--for=condition=Ready", f"pod/{name_of(made.id)}", "--timeout=60s")
+    await asyncio.to_thread(cluster.kubectl, "-n", namespace, *ready)
+    live = await second.live()
+    await until(lambda: has_run(live.cache.known(name_of(made.id)) or {}))
+
+    async def unreached(*_: object) -> None:
+        raise CreateFailed("it was not ready in 300 s", reason="start_timeout")
+
+    monkeypatch.setattr(live.maker, "_greet", unreached)  # as with a broken line to the Pods
+    with pytest.raises(Unavailable):
+        await second.create(spec, "kept")
+    assert (await first.create(spec, "kept")).id == made.id
+    async with Orchard(backend=first) as orchard:
+        assert (await (await orchard.attach(made.id)).run("echo kept")).text == "kept\n"
+        await orchard.delete(made.id)
 
 
 async def test_a_pod_made_anew_under_an_old_key_is_another_sandbox(

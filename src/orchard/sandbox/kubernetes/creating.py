@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NoReturn, TypeAlias
 
-from orchard.core.errors import Conflict, CreateFailed, InvalidArgument, NotFound, OrchardError
+from orchard.core.errors import Conflict, CreateFailed, InvalidArgument, NotFound, OrchardError, Unavailable
 from orchard.core.retry import Patience
 from orchard.core.tasks import finish
 from orchard.sandbox.kubernetes import deaths, labels
@@ -27,6 +27,7 @@ from orchard.sandbox.kubernetes.quota import Quotas
 from orchard.sandbox.kubernetes.record import Progress, progress_of
 from orchard.sandbox.kubernetes.refusals import refusal
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
+from orchard.sandbox.kubernetes.tombstones import has_run
 from orchard.sandbox.kubernetes.toolvolumes import check_kept, check_tools, find_tools
 from orchard.sandbox.kubernetes.turns import Turns
 from orchard.sandbox.types import GROUP_LABEL, SandboxSpec, State
@@ -102,6 +103,7 @@ class Maker:
             QuotaExceeded: the tenant has ``most`` already, or a ResourceQuota of the namespace had no room for as long
                 as ``create_timeout``, and of a group at once; nothing is left of it.
             Conflict: another specification under the key, or a Pod that is not ours has its name.
+            Unavailable: it was made under the key before, runs, and does not answer.
             Unsupported: tools, and the cluster has no image volumes, or no repository of them is named.
         """
         check(spec)
@@ -125,7 +127,8 @@ class Maker:
                 split.lap("api")
                 if deaths.classify(pod) is None:
                     pod = await self._quotas.within(who, most, self._ready(who, spec, split, end_turn))
-            except CreateFailed:  # a verdict on the Pod, whoever made it
+            except CreateFailed as error:  # a verdict on the Pod, whoever made it
+                self._spare(who, mine, error)
                 await finish(self._undo(who, wait=True))
                 raise
             except BaseException:
@@ -248,6 +251,19 @@ class Maker:
         last = self._complaints.about(pod)
         why = f"; {last.words}" if last is not None else ""
         raise CreateFailed(f"sandbox {who.id}: {what} in {seconds:g} s{why}", reason="start_timeout")
+
+    def _spare(self, who: Identity, mine: Identity, error: CreateFailed) -> None:
+        """Return if the Pod is to go; that we do not reach one is no reason to end it under those who do.
+
+        Raises:
+            Unavailable: another create has made it, and it runs.
+        """
+        pod = self._cache.known(who.name)
+        if who.id != mine.id and error.reason == "start_timeout" and pod is not None and has_run(pod):
+            raise Unavailable(
+                f"sandbox {who.id}, which was made under this key before, does not answer: {error.message}",
+                hint="it lives on, until its lease ends",
+            ) from error
 
     async def _undo(self, who: Identity, *, wait: bool) -> None:
         """Remove the Pod that this very create has made, if any; another's under the same key stays."""
