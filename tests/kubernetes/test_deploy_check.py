@@ -12,8 +12,10 @@ import pytest
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.daemon import settings_for
 
+from orchard.core.errors import InvalidArgument
 from orchard.sandbox.kubernetes import KubernetesSettings
 from orchard.sandbox.kubernetes.checks import Finding, examine
+from orchard.sandbox.kubernetes.client import Cluster as Client
 
 ORCHARD = Path(sys.executable).parent / "orchard"
 
@@ -74,6 +76,22 @@ def test_no_cluster_at_all_is_an_argument_that_is_missing(tmp_path: Path) -> Non
     done = check(HOME=str(tmp_path))
     assert done.returncode == 2
     assert "KUBECONFIG" in done.stderr
+
+
+async def test_a_server_whose_certificate_nobody_vouches_for_is_told_as_a_wrong_argument(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    told = json.loads(cluster.kubectl("config", "view", "--raw", "--flatten", "--minify", "-o", "json"))
+    if told["clusters"][0]["cluster"].pop("certificate-authority-data", None) is None:
+        pytest.skip("the certificate of this cluster is one that every machine trusts")
+    (tmp_path / "kubeconfig").write_text(json.dumps(told))
+    client = await Client.connect(replace(settings_for(cluster, namespace), kubeconfig=tmp_path / "kubeconfig"))
+    try:
+        with pytest.raises(InvalidArgument) as caught:
+            await client.get("/version")
+        assert caught.value.field == "kubeconfig"
+    finally:
+        await client.close()
 
 
 async def test_rights_that_are_missing_are_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from orchard.core.errors import (
     Unavailable,
 )
 from orchard.sandbox.kubernetes import KubernetesSettings, NodeSize, load_settings
-from orchard.sandbox.kubernetes.client import Expired, Forbidden, failure
+from orchard.sandbox.kubernetes.client import Cluster, Expired, Forbidden, failure
 
 
 def answer(reason: str, **details: object) -> bytes:
@@ -91,3 +91,17 @@ def test_a_wrong_setting_is_named(tmp_path: Path, text: str, named: str) -> None
 def test_without_a_file_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORCHARD_KUBERNETES", raising=False)
     assert load_settings() == KubernetesSettings()
+
+
+async def test_an_address_that_is_none_is_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    named = {"name": "x", "cluster": {"server": "nonsense"}, "user": {}, "context": {"cluster": "x", "user": "x"}}
+    lists = {kind: [named] for kind in ("clusters", "users", "contexts")}
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "x", **lists}))
+    cluster = await Cluster.connect(KubernetesSettings(kubeconfig=path))
+    try:
+        with pytest.raises(InvalidArgument) as caught:
+            await cluster.get("/version")
+        assert (caught.value.field, "nonsense" in caught.value.message) == ("kubeconfig", True)
+    finally:
+        await cluster.close()

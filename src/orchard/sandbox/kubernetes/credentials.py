@@ -43,13 +43,23 @@ class Access:
     async def request(
         self, method: str, path: str, *, timeout: aiohttp.ClientTimeout, headers: dict[str, str], **given: Any
     ) -> aiohttp.ClientResponse:
-        """Send one request below the server's address; return the answer, its body unread."""
+        """Send one request below the server's address; return the answer, its body unread.
+
+        Raises:
+            InvalidArgument: the address is none, or the server's certificate is not the one that was named.
+        """
         key = await self.configuration.get_api_key_with_prefix("BearerToken")
-        sent = headers | ({"Authorization": key} if key else {})
-        return await self.session.request(
-            method, self.configuration.host + path, headers=sent, timeout=timeout, proxy=self.configuration.proxy,
-            server_hostname=self.configuration.tls_server_name, **given,
-        )  # fmt: skip
+        sent, host = headers | ({"Authorization": key} if key else {}), self.configuration.host
+        try:
+            return await self.session.request(
+                method, host + path, headers=sent, timeout=timeout, proxy=self.configuration.proxy,
+                server_hostname=self.configuration.tls_server_name, **given,
+            )  # fmt: skip
+        except (aiohttp.InvalidURL, aiohttp.ClientConnectorCertificateError) as error:  # no other try mends it
+            raise InvalidArgument(
+                f"the API server at {host!r} cannot be asked: {error}", field="kubeconfig",
+                hint="are its address and its certificate authority those of this cluster?",
+            ) from error  # fmt: skip
 
 
 async def find_access(settings: KubernetesSettings) -> Access:
