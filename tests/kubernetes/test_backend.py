@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.daemon import settings_for
 from tests.kubernetes.rules import WORDS, refused
 from tests.support.waiting import until
 
@@ -273,6 +274,16 @@ async def test_an_unknown_id_is_not_found(cluster: Cluster, namespace: str, repl
         for attempt in (backend.get, backend.delete, backend.endpoint):
             with pytest.raises(NotFound):
                 await attempt(wrong)
+
+
+async def test_a_namespace_that_is_missing_is_told_with_what_to_do(cluster: Cluster) -> None:
+    backend = KubernetesBackend(settings_for(cluster, "nowhere-at-all"))
+    try:
+        with pytest.raises(NotFound) as caught:
+            await backend.create(SandboxSpec(cluster.image("busybox"), ttl=300), "nowhere")
+        assert caught.value.hint == "kubectl create namespace nowhere-at-all"
+    finally:
+        await backend.close()
 
 
 async def test_the_record_shows_neither_token_nor_key(cluster: Cluster, namespace: str, replica: Replicas) -> None:

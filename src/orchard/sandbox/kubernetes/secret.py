@@ -19,6 +19,7 @@ async def service_key(cluster: Cluster, name: str) -> ServiceKey:
 
     Raises:
         InvalidArgument: the Secret holds no key of ours.
+        NotFound: there is no such namespace.
         Unauthorized: it may not be read, or is absent and may not be made.
     """
     path = cluster.path("secrets", name)
@@ -34,6 +35,9 @@ async def service_key(cluster: Cluster, name: str) -> ServiceKey:
             secret = await cluster.create(cluster.path("secrets"), body)
         except Conflict:  # another replica was first
             secret = await cluster.get(path)
+        except NotFound as error:
+            hint = f"kubectl create namespace {cluster.namespace}"
+            raise NotFound(error.message, reason=error.reason, hint=hint) from error
     try:
         key = base64.b64decode(secret["data"][_FIELD], validate=True)
     except (KeyError, TypeError, ValueError) as error:
