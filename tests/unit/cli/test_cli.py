@@ -27,7 +27,7 @@ def test_help_imports_no_command() -> None:
         "finally: print('LOADED', sorted(name for name in sys.modules if name in "
         "('fastapi', 'aiohttp', 'pydantic', 'orchard.service', 'orchard.cli.sandbox')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert "LOADED []" in done.stdout, done.stderr
     assert all(name in done.stdout for name in COMMANDS)
 
@@ -57,7 +57,7 @@ def test_every_help_page_has_an_example_and_exit_codes() -> None:
         "print(json.dumps(pages))"
     )
     env = {**os.environ, "COLUMNS": "300"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, env=env)
     pages = json.loads(done.stdout)
     assert len(pages) == len(PAGES)
     for name, page in pages.items():
@@ -279,7 +279,7 @@ def test_an_interrupt_during_the_import_is_no_traceback() -> None:
         "from orchard.cli.entry import run\n"
         "run()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=240)
     assert (done.returncode, done.stderr) == (130, b"")
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     assert project["project"]["scripts"] == {"orchard": "orchard.cli.entry:run"}

@@ -388,7 +388,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", _FULL, str(tmp_path), str(Path(__file__).parent)]
     shell = 'mount -t tmpfs -o size=400k none "$0" && exec "$@"'
     run = subprocess.run(
-        ["unshare", "-m", "sh", "-c", shell, str(tmp_path), *argv], capture_output=True, text=True, timeout=60
+        ["unshare", "-m", "sh", "-c", shell, str(tmp_path), *argv], capture_output=True, text=True, timeout=240
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("done")
