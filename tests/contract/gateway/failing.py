@@ -1,6 +1,6 @@
 """An engine that fails to order."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from orchard.gateway import Delta, EngineRequest, Final
 from orchard.trajectories import Usage
@@ -14,6 +14,15 @@ class Failing:
 
     def __init__(self, error: Exception, word: str = "", times: int = 1) -> None:
         self.error, self.word, self.times = error, word, times
+
+    def back_after(self, count: int, sign: str) -> Callable[[str], None]:
+        """Return what is shown an answer as it grows, and lets the engine answer once ``sign`` came so many times."""
+
+        def seen(text: str) -> None:
+            if text.count(sign) >= count:
+                self.times = 0
+
+        return seen
 
     async def complete(self, request: EngineRequest) -> AsyncGenerator[Delta | Final]:
         self.times -= 1

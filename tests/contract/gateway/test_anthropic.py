@@ -1,7 +1,7 @@
 """Anthropic messages as the real client sees them, and as Claude Code sends them."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -309,27 +309,34 @@ async def test_a_server_lost_in_mid_stream_breaks_the_stream_off(store: Store, m
     assert (call.status, (call.answer or {})["content"]) == ("aborted", "he")
 
 
-async def raw(session: Session, **body: Any) -> tuple[aiohttp.ClientResponse, str]:
+async def raw(
+    session: Session, seen: Callable[[str], None] = lambda text: None, **body: Any
+) -> tuple[aiohttp.ClientResponse, str]:
     """Return a response and its text, without a client's help."""
     async with (
         aiohttp.ClientSession() as http,
         http.post(session.url + "/v1/messages?beta=true", json={"messages": USER} | body) as got,
     ):
-        return got, await got.text()
+        text = ""
+        async for line in got.content:
+            text += line.decode()
+            seen(text)
+        return got, text
 
 
 async def test_a_stream_is_held_while_the_engine_is_away(store: Store) -> None:
     config = GatewayConfig(keep_alive_seconds=0.05, header_grace_seconds=0.05)
-    async with Gateway(store, {"e": Failing(EngineUnavailable("away", retry_after=0.3))}, config) as gateway:
+    engine = Failing(EngineUnavailable("away"), times=1000)
+    async with Gateway(store, {"e": engine}, config) as gateway:
         session = await gateway.open_session()
-        got, text = await raw(session, stream=True)
+        got, text = await raw(session, engine.back_after(3, "event: ping"), stream=True)
         answer = await ask(session, True)
     assert (got.status, got.headers["Content-Type"]) == (200, "text/event-stream")
     assert text.count("event: ping") > 2
     assert text.startswith("event: message_start")
     assert '"text": "again"' in text
     assert blocks(answer) == [{"type": "text", "text": "again"}]
-    assert session.state.engine_failures == 1
+    assert session.state.engine_failures > 0
 
 
 async def test_an_engine_away_for_too_long_is_503_with_a_hint(store: Store) -> None:

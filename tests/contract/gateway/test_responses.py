@@ -1,6 +1,7 @@
 """OpenAI responses as the real client sees them, and as Codex sends them."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -215,13 +216,18 @@ async def test_hosted_calls_in_a_history_are_dropped_by_name(store: Store) -> No
     assert call.sampling == {"max_completion_tokens": 7, "response_format": {"type": "json_object"}}
 
 
-async def raw(session: Session, **body: Any) -> tuple[int, list[dict[str, Any]], Any]:
+async def raw(
+    session: Session, seen: Callable[[str], None] = lambda text: None, **body: Any
+) -> tuple[int, list[dict[str, Any]], Any]:
     """Return the status, the events and the body of a streamed request without a client's help."""
     async with (
         aiohttp.ClientSession() as http,
         http.post(session.url + "/v1/responses", json={"input": "hi", "stream": True} | body) as got,
     ):
-        text = await got.text()
+        text = ""
+        async for line in got.content:
+            text += line.decode()
+            seen(text)
         return got.status, [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")], got
 
 
@@ -270,9 +276,10 @@ async def test_a_server_lost_in_mid_stream_breaks_the_stream_off(store: Store, m
 
 async def test_a_stream_is_held_while_the_engine_is_away(store: Store) -> None:
     config = GatewayConfig(keep_alive_seconds=0.05, header_grace_seconds=0.05)
-    async with Gateway(store, {"e": Failing(EngineUnavailable("away", retry_after=0.3))}, config) as gateway:
+    engine = Failing(EngineUnavailable("away"), times=1000)
+    async with Gateway(store, {"e": engine}, config) as gateway:
         session = await gateway.open_session()
-        code, events, got = await raw(session)
+        code, events, got = await raw(session, engine.back_after(3, '"type": "response.in_progress"'))
         answer = await ask(session, True, input="more")
     kinds = [event["type"] for event in events]
     assert (code, got.headers["Content-Type"]) == (200, "text/event-stream")
@@ -280,7 +287,7 @@ async def test_a_stream_is_held_while_the_engine_is_away(store: Store) -> None:
     assert kinds[-1] == "response.completed"
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert answer.output_text == "again"
-    assert session.state.engine_failures == 1
+    assert session.state.engine_failures > 0
 
 
 async def test_an_engine_away_for_too_long_is_503_with_a_hint(store: Store) -> None:
