@@ -109,6 +109,27 @@ async def test_a_watch_that_is_cut_goes_on_where_it_was_without_listing(
     assert cache.relists == 1
 
 
+async def test_a_bookmark_carries_the_watch_past_what_is_not_ours(
+    cluster: Cluster, api: client.Cluster, make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of ours changes, and yet the version from which it would go on grows: so it is kept when needed."""
+    monkeypatch.setattr(client, "_WATCH_SECONDS", 5)  # two seconds before the end of a watch comes a bookmark
+    asked, real = list[int](), api.watch
+
+    def noting(path: str, version: str, **params: str) -> Any:
+        asked.append(int(version))
+        return real(path, version, **params)
+
+    monkeypatch.setattr(api, "watch", noting)
+    async with following(api) as cache:
+        ours = int((await make("ours"))["metadata"]["resourceVersion"])
+        other = simple_pod(cluster, "other")
+        other["metadata"]["labels"] = {}
+        theirs = int((await api.create(api.path("pods"), other))["metadata"]["resourceVersion"])
+        await until(lambda: asked[-1] >= theirs)
+        assert (ours < theirs, names(cache), cache.relists) == (True, {"ours"}, 1)
+
+
 async def test_a_version_that_is_no_longer_kept_leads_to_a_new_list_that_loses_nothing(
     api: client.Cluster, cache: PodCache, make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
