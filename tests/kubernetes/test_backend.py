@@ -239,6 +239,40 @@ async def test_a_pod_that_the_namespace_refuses_fails_with_the_clusters_words(
     assert "minimum memory usage per Container is 1Gi" in caught.value.message
 
 
+async def test_where_a_sandbox_goes_and_what_it_runs_on_is_as_set(
+    own_cluster: Cluster, namespace: str, replica: Replicas
+) -> None:
+    """A node that only the tolerated may go to, a runtime of its own, a priority; a runtime that there is not."""
+    node, image = own_cluster.nodes[-1], own_cluster.image("busybox")
+    name, taint = f"own-{namespace}", f"orchard.test/{namespace}"
+    classes = [
+        {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": "runc"},
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 7},
+    ]
+    await asyncio.to_thread(own_cluster.apply, *classes)
+    await asyncio.to_thread(own_cluster.kubectl, "taint", "node", node, f"{taint}=yes:NoSchedule")
+    try:
+        there = replica(
+            node_selector={"kubernetes.io/hostname": node}, runtime_class=name, priority_class=name,
+            tolerations=[{"key": taint, "operator": "Exists"}],
+        )  # fmt: skip
+        async with Orchard(backend=there).sandbox(image) as box:
+            assert (await box.run("echo there")).text == "there\n"
+            (pod,) = pods(own_cluster, namespace)
+            told = (pod["spec"]["nodeName"], pod["spec"]["runtimeClassName"], pod["spec"]["priority"])
+            assert told == (node, name, 7)
+        async with Orchard(backend=replica()).sandbox(image):
+            (pod,) = pods(own_cluster, namespace)
+            assert pod["spec"]["nodeName"] != node
+        with pytest.raises(CreateFailed, match="no-such-runtime") as caught:
+            await replica(runtime_class="no-such-runtime").create(SandboxSpec(image, ttl=300), "none")
+        assert caught.value.reason == "start_failed"
+    finally:
+        await asyncio.to_thread(own_cluster.kubectl, "taint", "node", node, f"{taint}-")
+        for kind in ("runtimeclass", "priorityclass"):
+            await asyncio.to_thread(own_cluster.kubectl, "delete", kind, name)
+
+
 async def test_a_pod_that_a_rule_of_the_cluster_refuses_fails_with_its_words_and_is_not_the_callers_fault(
     cluster: Cluster, namespace: str, replica: Replicas
 ) -> None:
