@@ -1,5 +1,6 @@
 """What the API server's answers mean, and what a settings file may hold."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from orchard.core.errors import (
 )
 from orchard.sandbox.kubernetes import KubernetesSettings, NodeSize, load_settings
 from orchard.sandbox.kubernetes.client import Cluster, Expired, Forbidden, failure
+from orchard.sandbox.kubernetes.credentials import find_access
 
 
 def answer(reason: str, **details: object) -> bytes:
@@ -93,12 +95,37 @@ def test_without_a_file_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> No
     assert load_settings() == KubernetesSettings()
 
 
-async def test_an_address_that_is_none_is_told_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    named = {"name": "x", "cluster": {"server": "nonsense"}, "user": {}, "context": {"cluster": "x", "user": "x"}}
+async def connected(folder: Path, server: str) -> Cluster:
+    path = folder / "config"
+    named = {"name": "x", "cluster": {"server": server}, "user": {}, "context": {"cluster": "x", "user": "x"}}
     lists = {kind: [named] for kind in ("clusters", "users", "contexts")}
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "x", **lists}))
-    cluster = await Cluster.connect(KubernetesSettings(kubeconfig=path))
+    settings = KubernetesSettings(kubeconfig=path)
+    return Cluster(settings, await find_access(settings), window=0.01)
+
+
+@pytest.mark.parametrize("body", [b"<html>welcome", b'["a list"]', b'{"type": "ADDED", "obj'])
+async def test_a_server_that_is_none_of_kubernetes_is_told_as_such(tmp_path: Path, body: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        cluster = await connected(tmp_path, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        try:
+            with pytest.raises(Unavailable, match="not from a Kubernetes API server"):
+                await cluster.get("/version")
+            with pytest.raises(Unavailable, match="not from a Kubernetes API server"):
+                async with cluster.watch("/api/v1/pods", "1") as events:
+                    await anext(events)
+        finally:
+            await cluster.close()
+
+
+async def test_an_address_that_is_none_is_told_at_once(tmp_path: Path) -> None:
+    cluster = await connected(tmp_path, "nonsense")
     try:
         with pytest.raises(InvalidArgument) as caught:
             await cluster.get("/version")

@@ -227,7 +227,7 @@ class Cluster:
                         await self._renew(access)
                         continue
                     await self._check(response)
-                    return cast("Json", json.loads(await response.read()))
+                    return _object(await response.read())
         raise AssertionError("unreachable")
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
@@ -248,10 +248,25 @@ class Cluster:
         await self._access.session.close()
 
 
+def _object(text: bytes) -> Json:
+    """Return the JSON object that an answer holds.
+
+    Raises:
+        Unavailable: it holds none, so it was cut, or is not from an API server.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Unavailable(f"an answer that is not from a Kubernetes API server: {text[:100]!r}")
+    return cast("Json", found)
+
+
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
     with translated():
         async for line in response.content:
-            event = cast("Json", json.loads(line))
+            event = _object(line)
             if event["type"] == "ERROR":
                 raise failure(int(event["object"].get("code") or 500), json.dumps(event["object"]).encode(), "")
             yield event
