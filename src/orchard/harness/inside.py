@@ -167,10 +167,14 @@ async def fetch(box: Sandbox, folder: str, into: Path, names: str = "*") -> list
             continue
         if below.is_absolute() or ".." in below.parts:
             continue
+        try:
+            content = await box.files.read(entry.path, length=entry.size)
+        except FileMissing:  # what the program left running has removed it meanwhile
+            continue
         room -= entry.size
         copy = into / below
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(await box.files.read(entry.path, length=entry.size))
+        copy.write_bytes(content)
         copies.append(copy)
     return copies
 

@@ -16,7 +16,7 @@ from orchard.harness.inside import Inside, Launch, Left, Reading, fetch
 from orchard.harness.native import ToolLog, clipped, json_lines
 from orchard.harness.options import check_kinds
 from orchard.harness.protocol import HarnessRequest, HarnessResult, Stop
-from orchard.sandbox import Sandbox
+from orchard.sandbox import Entry, Files, Sandbox
 
 Make = Callable[..., HarnessRequest]
 
@@ -114,6 +114,23 @@ async def test_records_are_files_below_the_folder_and_nothing_else(box: Sandbox,
     assert [path.read_text() for path in found] == ["a\n", "c\n"]
     assert named == tmp_path / "named" / "b.jsonl"
     assert await fetch(box, "/tmp/none", tmp_path / "into") == []
+
+
+async def test_a_record_that_vanishes_while_they_are_fetched_is_left_out(
+    box: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await box.run("mkdir left; echo a > left/a; echo b > left/b", cwd="/tmp")
+    listed = Files.list
+
+    async def list_and_lose(files: Files, *args: Any, **options: Any) -> list[Entry]:
+        entries = await listed(files, *args, **options)
+        await files.remove("/tmp/left/a")
+        return entries
+
+    monkeypatch.setattr(Files, "list", list_and_lose)
+    found = await fetch(box, "/tmp/left", tmp_path / "into")
+    await box.run("rm -r /tmp/left")
+    assert [path.name for path in found] == ["b"]
 
 
 def test_tool_calls_are_joined_with_their_results_by_id() -> None:
