@@ -46,9 +46,10 @@ def run(*argv: str) -> None:
     subprocess.run(argv, check=True, capture_output=True)
 
 
+@pytest.mark.timeout(1200)  # a whole file of tests, each of which has its own
 @pytest.mark.parametrize("name", ["test_life.py", "test_images.py", "test_tools.py"])
 def test_as_an_ordinary_user(user: pwd.struct_passwd, name: str):
-    pytest_command = f"{sys.executable} -m pytest -p no:cacheprovider -q --timeout 120 -k 'not static_binary'"
+    pytest_command = f"{sys.executable} -m pytest -p no:cacheprovider -q --timeout 300 -k 'not static_binary'"
     done = subprocess.run(
         [
             "runuser",
