@@ -26,7 +26,7 @@ async def _sizes(ctx: Context) -> None:
         for size in (0, 1, 4095, 4096, 65535, 65536, 65537, 1 << 20, (1 << 20) + 1, 10_000_001):
             data = secrets.token_bytes(size)
             await box.files.write("/tmp/sized", data)
-            result = await box.run(["sha256sum", "/tmp/sized"])
+            result = await box.run("sha256sum /tmp/sized")  # by a shell: in busybox it may be no program
             expect(result.text.split()[0] == hashlib.sha256(data).hexdigest(), f"{size} bytes changed on the way in")
             expect(await box.files.read("/tmp/sized") == data, f"{size} bytes changed on the way out")
 
