@@ -150,7 +150,7 @@ def test_creates_whose_process_is_killed_leave_nothing(
     file = tmp_path / "kubernetes.toml"
     write_settings(settings_for(cluster, namespace, pull_timeout=5.0), file)
     with process(_CROWD, file, cluster.image("busybox"), str(_CREATES)) as crowd:
-        wait_until(lambda: len(pods(cluster, namespace)) > _CREATES // 2, 60, "half of the Pods")
+        wait_until(lambda: len(pods(cluster, namespace)) > _CREATES // 2, 200, "half of the Pods")
         crowd.kill()
     reaped: dict[str, str] = {}
 

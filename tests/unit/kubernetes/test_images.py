@@ -87,7 +87,11 @@ async def test_silent_registries_of_one_tenant_do_not_hold_up_another() -> None:
      b'{"manifests": [{"platform": {"os": "linux"}}]}'],
     ids=lambda text: text[:40].decode(),
 )  # fmt: skip
-async def test_a_registry_that_tells_nonsense_of_an_image_is_told_as_such(manifest: bytes) -> None:
+async def test_a_registry_that_tells_nonsense_of_an_image_is_told_as_such(
+    manifest: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchard.sandbox.kubernetes.images._ASK_SECONDS", 240.0)  # whatever else runs here
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if await reader.readexactly(3) == b"GET":  # it tries TLS first
             await reader.readuntil(b"\r\n\r\n")
