@@ -37,7 +37,7 @@ EACH: tuple[Fault, ...] = (
 
 
 class Slow:
-    """An engine that pauses after each delta of an answer that will be cut, so that it is cut before its end."""
+    """An engine that waits after each delta of an answer that will be cut, so that it is cut before its end."""
 
     policy_version = None
 
@@ -105,7 +105,7 @@ class Harassed(Gateway):
             _abort(request)
             return web.Response()
         if self._slow is not None:
-            self._slow.pause = 0.3 if fault == "cut" else 0.0
+            self._slow.pause = 60.0 if fault == "cut" else 0.0
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
         url = f"{self.url}{request.raw_path}"
         async with self._http.request(request.method, url, data=data, headers=headers) as got:

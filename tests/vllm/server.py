@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 from orchard.core.config import base_env
@@ -28,6 +30,16 @@ _SETTINGS = {
 }  # fmt: skip
 
 
+def _free_port() -> int:
+    """Return a port that is free, and that the kernel gives to no connection while the server is started or is away."""
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    for port in random.sample([port for port in range(10_000, 65_000) if not first <= port <= last], 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
+
+
 class VllmServer:
     """``vllm serve`` with one model.
 
@@ -38,9 +50,7 @@ class VllmServer:
     """
 
     def __init__(self, program: Path, model: Path, log: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._argv = [program, "serve", model, "--port", str(self.port), *_OPTIONS]
         self._log = log
