@@ -19,7 +19,6 @@ until grep -q "gateway. ready" gateway.log; do sleep 0.2; done
 $0 agent --agent main --message "$(cat)" --json
 until grep -q "{both}" gateway.log; do sleep 1; done
 kill $gateway
-wait $gateway
 """
 """The turn ends when the parent yields; another one follows when its sub-agents have ended."""
 
