@@ -22,9 +22,7 @@ class SocketFolder:
         if len(str(base)) > 60:  # a socket's path holds 107 bytes
             base = Path("/tmp")
         _sweep(base)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path, self._lock = _own(base)
         self._count = 0
 
     def new(self) -> Path:
@@ -36,6 +34,16 @@ class SocketFolder:
         """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def _own(base: Path) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        held = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(held, fcntl.LOCK_EX)  # another may be about to sweep it: then it is gone
+        if folder.is_dir():
+            return folder, held
+        os.close(held)
 
 
 def _sweep(base: Path) -> None:
