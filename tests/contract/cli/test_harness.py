@@ -106,6 +106,7 @@ def test_what_a_harness_does_not_do_is_missing(local_home: Path, busybox: str) -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # the harness is installed
 def test_without_its_image_nothing_is_said_of_what_the_harness_writes(local_home: Path, tmp_path: Path) -> None:
     done = check(local_home, "mini-swe-agent", "--image", f"oci:{tmp_path}/none", "--json")
     [report] = json.loads(done.stdout)
