@@ -1,6 +1,5 @@
-"""Properties are held whatever else the machine does: how long an example takes is no verdict."""
+"""What all unit tests stand on."""
 
-from hypothesis import HealthCheck, settings
+from tests.support import any_load
 
-settings.register_profile("any-load", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any-load")
+__all__ = ["any_load"]

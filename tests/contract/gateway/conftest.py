@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from openai import AsyncOpenAI
+from tests.support import any_load
 
 from orchard.gateway import Session
 from orchard.trajectories import Store
 
+__all__ = ["any_load"]
 Reply = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 USER: Any = [{"role": "user", "content": "hi"}]
 FUNCTIONS = [

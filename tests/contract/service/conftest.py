@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from tests.support import any_load
 from tests.support.daemon import SANDBOXD, DaemonBackend
 from tests.support.service import Served, served
 
@@ -20,6 +21,7 @@ from orchard.service.keys import KeyRing
 from orchard.service.options import ServiceOptions
 from orchard.service.server import Server, configure
 
+__all__ = ["any_load"]
 APPLETS = ("sh", "cat", "echo", "sleep", "head", "dd", "seq", "ls", "true", "false", "touch", "mkdir", "mkfifo", "nc",
            "wc", "printf", "kill", "sha256sum", "yes", "ps", "grep", "rm", "env", "id")  # fmt: skip
 
