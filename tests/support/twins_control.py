@@ -139,8 +139,8 @@ class FiftiethFails(Wrapped):
         self._count = 0
 
     async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
-        self._count += spec.ttl == 120
-        if spec.ttl == 120 and self._count % 50 == 0:
+        self._count += spec.ttl == 600
+        if spec.ttl == 600 and self._count % 50 == 0:
             raise CreateFailed("one too many at once", reason="start_timeout")
         return await self.inner.create(spec, key)
 
