@@ -66,10 +66,10 @@ async def _health(ctx: Context) -> None:
         await in_time(once, 0.1, 12.0, "the slowest of 15 asks for health")
 
 
-@check(58, "two asyncio.run in a row, the sync client from threads, a fork after use: all work", seconds=90)
+@check(58, "two asyncio.run in a row, the sync client from threads, a fork after use: all work", seconds=300)
 async def _loops_threads_forks(ctx: Context) -> None:
     process = await ctx.python(TWICE.format(image=ctx.image))
-    out, err = await asyncio.wait_for(process.communicate(), 80)
+    out, err = await asyncio.wait_for(process.communicate(), 280)
     expect(out.split() == b"once once 0 1 2 3 4 5 6 7 once".split(), f"{out!r} {(err or b'')[-800:]!r}")
 
 
