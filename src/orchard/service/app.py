@@ -123,10 +123,11 @@ async def _orchard_error(request: Request, error: Exception) -> Response:
 async def _validation_error(request: Request, error: Exception) -> Response:
     """The first thing that is wrong, with its field. The value itself is not repeated: it may be a secret."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
+    faults = error.errors()
+    first = faults[0]
     where = [str(part) for part in first["loc"][1:] if isinstance(part, str)]
     field = where[0] if where and first["type"] != "json_invalid" else str(first["loc"][0])
-    return _answer(request, InvalidArgument(f"{field}: {first_fault(error.errors())[1]}", field=field))
+    return _answer(request, InvalidArgument(f"{field}: {first_fault(faults)[1]}", field=field))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -30,8 +30,8 @@ class Checked(BaseModel):
 
 
 def _refusal(error: ValidationError) -> InvalidArgument:
-    first = error.errors()[0]
-    field, words = first_fault(error.errors())
+    faults = error.errors()
+    first, (field, words) = faults[0], first_fault(faults)
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, InvalidArgument):  # of a record within this one
         return InvalidArgument(f"{field}.{inner.message}", field=f"{field}.{inner.field}")
