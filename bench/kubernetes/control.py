@@ -6,12 +6,15 @@ them all, and memory. Floor: bare Pods by the same client, a fifth as many and a
 """
 
 import asyncio
+import math
 import secrets
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from tests.kubernetes.cluster.simulated import ROOM
 
 from bench.frame import Row, status_kb
 from bench.kubernetes.crowd import spec
@@ -31,7 +34,7 @@ _TTL = 86400.0  # nobody renews these, and no replica is to reap them meanwhile
 
 async def measure(place: Place, count: int = 1000) -> list[Row]:
     count = 20 if place.quick else count
-    async with ClusterPlace(IN_NAME_ONLY, simulated=2) as there:
+    async with ClusterPlace(IN_NAME_ONLY, simulated=1 + math.ceil(count / ROOM)) as there:
         floor = await there.bare("busybox")
         live = await there.live()
         names, bare = await floor.make(min(count // FLOOR_SHARE, FLOOR_MOST))

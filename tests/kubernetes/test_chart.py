@@ -194,6 +194,15 @@ def test_every_pod_of_ours_is_restricted(render: Any) -> None:
         assert container["resources"]["limits"]["memory"]
 
 
+@pytest.mark.parametrize("chosen", [{}, {"pool": "steady"}])
+def test_our_own_pods_go_to_linux_nodes_and_where_they_are_sent(render: Any, chosen: dict[str, str]) -> None:
+    objects = render(**ALL, nodeSelector=chosen)
+    (service,) = of_kind(objects, "Deployment")
+    (reap,) = of_kind(objects, "CronJob")
+    for template in (service["spec"]["template"], reap["spec"]["jobTemplate"]["spec"]["template"]):
+        assert template["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux", **chosen}
+
+
 def test_parts_are_there_only_where_asked(render: Any, cluster: Cluster) -> None:
     kinds = {each["kind"] for each in render()}
     assert {"Deployment", "PodDisruptionBudget", "CronJob", "Namespace"} <= kinds

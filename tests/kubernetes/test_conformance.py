@@ -25,7 +25,7 @@ ELSEWHERE = {
 }
 """Checks that look at the backend's machine, which is a node here; ``test_truth`` and ``test_backend`` hold them."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]
 
 
 @pytest.fixture(scope="module")

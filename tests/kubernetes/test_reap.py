@@ -53,11 +53,12 @@ from orchard.sandbox.kubernetes import KubernetesBackend
 from orchard.sandbox.kubernetes.settings import load_settings
 from orchard.sandbox.types import SandboxSpec
 async def main():
-    spec, count = SandboxSpec(sys.argv[1], ttl=10, create_timeout=15), int(sys.argv[2])
+    spec, count = SandboxSpec(sys.argv[1], ttl=10, create_timeout=60), int(sys.argv[2])
+    hopeless = replace(spec, create_timeout=15)
     settings = replace(load_settings(), creates=count)
     nowhere = KubernetesBackend(replace(settings, node_selector={"no": "such-node"}))
     usual = KubernetesBackend(settings)
-    making = [nowhere.create(spec, f"stuck-{number}") for number in range(3)]
+    making = [nowhere.create(hopeless, f"stuck-{number}") for number in range(3)]
     making += [usual.create(spec, f"k{number}") for number in range(count)]
     await asyncio.gather(*making, return_exceptions=True)
 asyncio.run(main())
@@ -150,7 +151,7 @@ def test_creates_whose_process_is_killed_leave_nothing(
     file = tmp_path / "kubernetes.toml"
     write_settings(settings_for(cluster, namespace, pull_timeout=5.0), file)
     with process(_CROWD, file, cluster.image("busybox"), str(_CREATES)) as crowd:
-        wait_until(lambda: len(pods(cluster, namespace)) > _CREATES // 2, 200, "half of the Pods")
+        wait_until(lambda: in_the_middle(pods(cluster, namespace)), 400, "half of the Pods, one of them running")
         crowd.kill()
     reaped: dict[str, str] = {}
 
@@ -166,6 +167,10 @@ def test_creates_whose_process_is_killed_leave_nothing(
     assert {name for name, why in reaped.items() if why == "never_started"} >= {
         pod_name("", f"stuck-{number}") for number in range(3)
     }
+
+
+def in_the_middle(made: list[dict[str, Any]]) -> bool:
+    return len(made) > _CREATES // 2 and any("running" in state(pod) for pod in made)
 
 
 def start_reaper(settings: Path) -> subprocess.Popen[bytes]:

@@ -13,7 +13,15 @@ from tests.support.daemon import DaemonBackend
 from tests.support.service import Served
 from tests.support.waiting import until
 
-from orchard.core.errors import CreateFailed, InvalidArgument, NotFound, QuotaExceeded, SandboxGone, Unauthorized
+from orchard.core.errors import (
+    CreateFailed,
+    InternalError,
+    InvalidArgument,
+    NotFound,
+    QuotaExceeded,
+    SandboxGone,
+    Unauthorized,
+)
 from orchard.core.ids import new_id
 from orchard.sandbox import Orchard
 from orchard.sandbox.conformance.faulty import NONE, Fault, Faulty
@@ -385,6 +393,23 @@ async def test_a_fault_of_ours_is_a_problem_with_a_request_id_that_the_log_knows
     [fault] = [record for record in caplog.records if record.levelname == "ERROR"]
     assert facts["request_id"] in fault.getMessage()
     assert fault.exc_info
+
+
+class RefusedBackend(DaemonBackend):
+    """The cluster behind it refuses the service's own account."""
+
+    async def list(self, *_: object, **__: object) -> Page:
+        raise Unauthorized("the API server refuses GET pods", hint="see what the service account may do")
+
+
+async def test_what_refuses_the_service_is_no_fault_of_the_callers_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with threaded(RefusedBackend(tmp_path)) as url, pytest.raises(InternalError) as caught:
+        await RemoteBackend(url).list()
+    assert caught.value.message == "the service itself is not let in: the API server refuses GET pods"
+    assert caught.value.hint == "see what the service account may do"
+    assert [record.levelname for record in caplog.records if "refuses GET pods" in record.getMessage()] == ["ERROR"]
 
 
 async def test_probes_of_health_are_no_news_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

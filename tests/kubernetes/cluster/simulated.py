@@ -10,6 +10,8 @@ from tests.kubernetes.cluster.processes import Part
 
 LABEL = "orchard.test/simulated"
 """Label and taint of simulated nodes: pods that are to go there select and tolerate it."""
+ROOM = 5000
+"""Most pods of one of them."""
 ADDRESSES = "10.200.0.0/16"
 """Of simulated pods; they lead nowhere."""
 
@@ -31,12 +33,13 @@ def running(kubeconfig: Path, programs: Path, addresses: str = ADDRESSES) -> Gen
 
 
 def node(name: str) -> dict[str, Any]:
-    """Return a simulated node with room for 5,000 pods."""
-    size = {"cpu": "10000", "memory": "100Ti", "ephemeral-storage": "100Ti", "pods": "5000"}
+    """Return a simulated node with room for ``ROOM`` pods."""
+    size = {"cpu": "10000", "memory": "100Ti", "ephemeral-storage": "100Ti", "pods": str(ROOM)}
+    labels = {LABEL: "true", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "type": "kwok"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {LABEL: "true", "kubernetes.io/hostname": name, "type": "kwok"}},
+        "metadata": {"name": name, "labels": labels},
         "spec": {"taints": [{"key": LABEL, "value": "true", "effect": "NoSchedule"}]},
         "status": {"allocatable": size, "capacity": size},
     }

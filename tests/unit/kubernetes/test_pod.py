@@ -137,7 +137,8 @@ def test_where_pods_go_and_what_they_run_on_is_as_set() -> None:
     )  # fmt: skip
     body = manifest(plan(), settings)["spec"]
     assert (body["runtimeClassName"], body["priorityClassName"]) == ("kata", "low")
-    assert (body["nodeSelector"], body["imagePullSecrets"]) == ({"pool": "boxes"}, [{"name": "login"}])
+    assert body["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "boxes"}
+    assert body["imagePullSecrets"] == [{"name": "login"}]
     assert spot in body["tolerations"]
     assert not {"runtimeClassName", "priorityClassName"} & manifest(plan(), SETTINGS)["spec"].keys()
 

@@ -98,7 +98,7 @@ async def _background_does_not_hold(ctx: Context) -> None:
 
 
 @check(
-    5, "fifty time-outs in a row under a small pids limit leave room for the next command", feature="pids", seconds=120
+    5, "fifty time-outs in a row under a small pids limit leave room for the next command", feature="pids", alone=True
 )
 async def _fifty_timeouts(ctx: Context) -> None:
     async with ctx.box(pids=64) as box:
@@ -197,7 +197,7 @@ async def _gone(box: Sandbox, command: str) -> bool:
     return await lives(box, command) == 0
 
 
-@check(10, "two hundred aborted requests leave no stuck handler, descriptor or task", seconds=90)  # it counts tasks
+@check(10, "two hundred aborted requests leave no stuck handler, descriptor or task", alone=True)  # it counts tasks
 async def _aborted_requests(ctx: Context) -> None:
     async with ctx.box() as box:
         await box.run("true")
@@ -298,7 +298,7 @@ async def _same_operation(ctx: Context) -> None:
         expect(await box.files.read("/tmp/f") == b"x\ny\n", f"ran more than once: {await box.files.read('/tmp/f')!r}")
 
 
-@check(16, "under a proxy that cuts, delays and answers 502, a command runs exactly once", seconds=120)
+@check(16, "under a proxy that cuts, delays and answers 502, a command runs exactly once", alone=True)
 async def _faulty_wire(ctx: Context) -> None:
     async with ctx.box() as box, ctx.faulty(box) as (faulty, proxy):
         for number in range(60):

@@ -31,7 +31,7 @@ async def _sizes(ctx: Context) -> None:
             expect(await box.files.read("/tmp/sized") == data, f"{size} bytes changed on the way out")
 
 
-@check(28, "2 GB round-trip in flat memory", seconds=240)
+@check(28, "2 GB round-trip in flat memory", alone=True)
 async def _two_gigabytes(ctx: Context) -> None:
     block, count = secrets.token_bytes(1 << 20), 2000
     digest = hashlib.sha256()
@@ -52,7 +52,7 @@ async def _two_gigabytes(ctx: Context) -> None:
         expect(peak < 80_000, f"the daemon took {peak} kB for it")
 
 
-@check(28, "a written file is visible to the very next command, 200 times of 200", seconds=90)
+@check(28, "a written file is visible to the very next command, 200 times of 200", alone=True)
 async def _visible_at_once(ctx: Context) -> None:
     async with ctx.box() as box:
         for number in range(200):

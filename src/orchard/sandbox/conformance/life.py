@@ -145,7 +145,7 @@ async def _owned(ctx: Context, window: float) -> tuple[asyncio.subprocess.Proces
     return process, line
 
 
-@check(41, "kill -9 of a library client: its sandbox is gone after the heartbeat window", seconds=300)
+@check(41, "kill -9 of a library client: its sandbox is gone after the heartbeat window", alone=True)
 async def _client_killed(ctx: Context) -> None:
     process, sandbox_id = await _owned(ctx, 8)
     process.send_signal(signal.SIGKILL)
@@ -156,7 +156,7 @@ async def _client_killed(ctx: Context) -> None:
     expect((await ctx.orchard.get(sandbox_id)).reason == "heartbeat", "another reason than heartbeat")
 
 
-@check(41, "SIGINT to a library client: its sandbox is gone at once", seconds=300)
+@check(41, "SIGINT to a library client: its sandbox is gone at once", alone=True)
 async def _client_interrupted(ctx: Context) -> None:
     process, sandbox_id = await _owned(ctx, 30)
     process.send_signal(signal.SIGINT)

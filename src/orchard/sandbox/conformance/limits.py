@@ -46,7 +46,7 @@ async def _memory_child(ctx: Context) -> None:
     "a fork bomb ends with its command, and the daemon answers the next",
     feature="memory",
     also=("pids",),
-    seconds=90,
+    alone=True,
 )
 async def _fork_bomb(ctx: Context) -> None:
     async with ctx.box(pids=100, memory=512 << 20) as box:
@@ -124,7 +124,7 @@ async def _too_large(ctx: Context) -> None:
         await expect_error(InvalidArgument, ctx.orchard.create(ctx.image, cpu=wrong), field="cpu")  # type: ignore[arg-type]
 
 
-@check(49, "pulling shows as pulling, and the ready clock starts after it", seconds=60)
+@check(49, "pulling shows as pulling, and the ready clock starts after it")
 async def _pulling(ctx: Context) -> None:
     async with ctx.registry("busybox", delay=8) as image:
         label = {"orchard.probe": ctx.new_key()}

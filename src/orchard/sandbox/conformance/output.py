@@ -85,7 +85,7 @@ async def _text_views(ctx: Context) -> None:
         expect(cut.text.startswith("é"), f"the text of a cut output: {cut.text!r}")
 
 
-@check(20, "the exit code never arrives before the last output", seconds=120)
+@check(20, "the exit code never arrives before the last output", alone=True)
 async def _exit_after_output(ctx: Context) -> None:
     async with ctx.box() as box:
         for number in range(500):
@@ -109,7 +109,7 @@ async def _broken_is_not_zero(ctx: Context) -> None:
         expect(proxy.injected["cut_answer"] > 0, "the client did not go through the proxy")
 
 
-@check(22, "100 MB stream at the client's pace while another coroutine ticks", seconds=120)
+@check(22, "100 MB stream at the client's pace while another coroutine ticks", alone=True)
 async def _large_stream(ctx: Context) -> None:
     size = 100_000_000
 
@@ -127,7 +127,7 @@ async def _large_stream(ctx: Context) -> None:
         await in_time(once, 1.0, 5.0, "a tick of another coroutine")
 
 
-@check(22, "500 MB that nobody reads cost the daemon no memory, and the tail can be had", seconds=120)
+@check(22, "500 MB that nobody reads cost the daemon no memory, and the tail can be had", alone=True)
 async def _nobody_reads(ctx: Context) -> None:
     async with ctx.box() as box:
         await box.run("true")

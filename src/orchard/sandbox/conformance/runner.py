@@ -22,8 +22,7 @@ LATER: Sequence[tuple[int, str, str]] = (
 )
 """Lines whose feature no backend has yet: (line, claim, reason). Reported as excepted, never left out."""
 
-AT_ONCE = 4  # checks that run together; those that measure time or fill the machine run alone
-ALONE_SECONDS = 90.0  # a check with a bound of so much or more runs alone
+AT_ONCE = 4  # checks that run together
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,10 @@ async def run(
 
     async with asyncio.TaskGroup() as group:
         for check in chosen:
-            if check.seconds < ALONE_SECONDS:
+            if not check.alone:
                 group.create_task(one(check))
     for check in chosen:
-        if check.seconds >= ALONE_SECONDS:
+        if check.alone:
             await one(check)
     return Report(context.orchard.backend.name, sorted(outcomes, key=lambda outcome: (outcome.line, outcome.claim)))
 

@@ -36,7 +36,7 @@ os.waitpid(child, 0)
 """
 
 
-@check(57, "a hundred creates at once all succeed", seconds=180)
+@check(57, "a hundred creates at once all succeed", alone=True)
 async def _hundred(ctx: Context) -> None:
     boxes = await asyncio.gather(*(ctx.orchard.create(ctx.image, ttl=600) for _ in range(100)), return_exceptions=True)
     made = [box for box in boxes if not isinstance(box, BaseException)]
@@ -48,7 +48,7 @@ async def _hundred(ctx: Context) -> None:
         await asyncio.gather(*(ctx.orchard.delete(box.id) for box in made))
 
 
-@check(57, "during 200 slow creates the service's health answers in under 100 ms", feature="service", seconds=300)
+@check(57, "during 200 slow creates the service's health answers in under 100 ms", feature="service", alone=True)
 async def _health(ctx: Context) -> None:
     async def once() -> tuple[float, float]:
         worst = bare = 0.0
@@ -66,7 +66,7 @@ async def _health(ctx: Context) -> None:
         await in_time(once, 0.1, 12.0, "the slowest of 15 asks for health")
 
 
-@check(58, "two asyncio.run in a row, the sync client from threads, a fork after use: all work", seconds=300)
+@check(58, "two asyncio.run in a row, the sync client from threads, a fork after use: all work", alone=True)
 async def _loops_threads_forks(ctx: Context) -> None:
     process = await ctx.python(TWICE.format(image=ctx.image))
     out, err = await asyncio.wait_for(process.communicate(), 280)
@@ -127,7 +127,7 @@ async def _host_mount(ctx: Context) -> None:
             expect(False, f"{image} was given to a tenant of the service")
 
 
-@check(60, "a thousand commands at once from one client are not capped silently", seconds=180)
+@check(60, "a thousand commands at once from one client are not capped silently", alone=True)
 async def _thousand_commands(ctx: Context) -> None:
     async with ctx.box() as box:
         start = time.monotonic()

@@ -31,8 +31,13 @@ class Check:
     """Further names under which one may."""
     tools: tuple[str, ...] = ()
     """Programs that the image must have for the probe."""
-    seconds: float = 60.0
-    """Most time that the probe may take."""
+    alone: bool = False
+    """Whether it runs by itself, since it measures time or fills the machine."""
+
+    @property
+    def seconds(self) -> float:
+        """Most time that the probe may take: it only ends one that hangs, and a busy cluster is slow."""
+        return 900.0 if self.alone else 120.0
 
     @property
     def name(self) -> str:
@@ -50,12 +55,12 @@ def check(
     feature: str | None = None,
     also: tuple[str, ...] = (),
     tools: tuple[str, ...] = (),
-    seconds: float = 60.0,
+    alone: bool = False,
 ) -> Callable[[Run], Run]:
     """Register a coroutine function of a ``Context`` as a check of ``line``."""
 
     def register(run: Run) -> Run:
-        CHECKS.append(Check(line, claim, run, feature, also, tools, seconds))
+        CHECKS.append(Check(line, claim, run, feature, also, tools, alone))
         return run
 
     return register

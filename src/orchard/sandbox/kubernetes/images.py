@@ -182,7 +182,7 @@ class Images:
                 nodes += page["items"]
         except Unauthorized:
             return frozenset()
-        selector, tolerations = self._settings.node_selector, self._settings.tolerations
+        selector, tolerations = self._settings.nodes, self._settings.tolerations
         may = [each for each in nodes if accepts(each, selector, tolerations)]
         found = (part(each, "status", "nodeInfo").get("architecture") for each in may)
         return frozenset(str(each) for each in found if each)

@@ -132,7 +132,7 @@ def manifest(plan: Plan, settings: KubernetesSettings) -> Json:
         "initContainers": [_installer(plan, settings)] if settings.injection == "init" else [],
         "containers": [_sandbox(plan, settings)],
         "volumes": _volumes(settings),
-        "nodeSelector": dict(settings.node_selector),
+        "nodeSelector": settings.nodes,
         "tolerations": _tolerations(settings),
         "imagePullSecrets": [{"name": name} for name in settings.pull_secrets],
     }

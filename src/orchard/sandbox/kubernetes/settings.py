@@ -71,6 +71,7 @@ class KubernetesSettings:
     """How the daemon gets into a Pod. ``image-volume`` needs Kubernetes 1.33 and is faster."""
     runtime_class: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Labels of the nodes that Pods may go to, beside ``kubernetes.io/os: linux``."""
     tolerations: Sequence[Mapping[str, Any]] = ()
     pull_secrets: Sequence[str] = ()
     """Names of ``kubernetes.io/dockerconfigjson`` secrets of the namespace."""
@@ -117,6 +118,11 @@ class KubernetesSettings:
     """Seconds until a pull counts as failed; ``create_timeout`` does not count meanwhile."""
     key_secret: str = "orchard-service-key"
     """Secret with the service key, from which all tokens are derived; made at the first use if absent."""
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """Labels that a node must have: a cluster may have Windows nodes too, where no sandbox starts."""
+        return {"kubernetes.io/os": "linux", **self.node_selector}
 
     def reference(self, image: str) -> str:
         """Return an image as a container runtime names it; a bare digest is that of a committed one.
