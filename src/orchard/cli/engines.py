@@ -38,6 +38,8 @@ class Answering:
     store: Path | None = None
     """Where it was recorded."""
     calls: int | None = None
+    exact: bool = False
+    """Of a replay: what the clock and chance have changed in a request is a difference too."""
     device: str | None = None
     """Where ``transformers`` computes; its own default."""
     dtype: str | None = None
@@ -64,9 +66,10 @@ class Answering:
             raise InvalidArgument(f"--{option} is for --engine transformers: a server has its own", field=option)
         if self.mode not in ("splice", "template"):
             raise InvalidArgument(f"mode must be splice or template, not {self.mode!r}", field="mode")
-        if self.replay is None and (self.calls is not None or self.store is not None):
-            option = "calls" if self.calls is not None else "store"
-            raise InvalidArgument(f"--{option} says what is replayed: give --replay ID too", field=option)
+        replaying = {"calls": self.calls is not None, "store": self.store is not None, "exact": self.exact}
+        if self.replay is None and any(replaying.values()):
+            option = next(name for name, given in replaying.items() if given)
+            raise InvalidArgument(f"--{option} is for a replay: give --replay ID too", field=option)
         if [self.script, self.replay or self.engine].count(None) != 1:
             raise InvalidArgument(
                 "say what answers: either --script, or --engine, or --replay (with --engine for what comes after it)",
@@ -82,7 +85,7 @@ class Answering:
             return live
         from orchard.gateway import ReplayEngine
 
-        return ReplayEngine(self._recorded(self.replay), calls=self.calls, then=live)
+        return ReplayEngine(self._recorded(self.replay), calls=self.calls, then=live, exact=self.exact)
 
     def _recorded(self, name: str) -> Trajectory:
         from orchard.cli.stores import open_store, recorded

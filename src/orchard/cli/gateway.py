@@ -36,6 +36,7 @@ Dtype = Annotated[
 Mode = Annotated[str, typer.Option(help="splice keeps sampled ids as they are, template renders each prompt anew.")]
 Replay = Annotated[str | None, typer.Option(help="Id of a rollout or session whose answers are given again.")]
 Calls = Annotated[int | None, typer.Option(help="Replay so many calls; --engine answers the rest.", min=0)]
+Exact = Annotated[bool, typer.Option("--exact", help="Replay: another date, time or random name is a difference too.")]
 Model = Annotated[str, typer.Option(help="Its name there, whatever the agent asks for; for transformers a folder.")]
 Name = Annotated[str, typer.Option(help="Name of the session in its URL; any key will do. Loopback only.")]
 OPEN = "Open a session for each /s/NAME, or else each key, at its first call. Loopback only."
@@ -62,6 +63,7 @@ def gateway(
     script: Annotated[Path | None, typer.Option(help="Steps in place of a model: .json, .toml or .py.")] = None,
     replay: Replay = None,
     calls: Calls = None,
+    exact: Exact = False,
     store: Annotated[Path | None, typer.Option(help="Folder of the store with what is replayed.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 picks a free one.", min=0, max=65535)] = DEFAULT_PORT,
@@ -94,8 +96,8 @@ def gateway(
         raise InvalidArgument("a script gives no token ids: --training needs a model", field="training")
     answering = Answering(
         engine=engine, base_urls=base_url or (), model=model, api_key=env(api_key_env) or "", tokenizer=tokenizer,
-        mode=mode, script=script, replay=replay, store=store, calls=calls, token_ids=training,
-        device=device, dtype=dtype,
+        mode=mode, script=script, replay=replay, store=store, calls=calls, exact=exact,
+        token_ids=training, device=device, dtype=dtype,
     )  # fmt: skip
     budget = _budget(turns, tokens, seconds, cost, price)
     place = _Place(record or default_store(), host, port, session, budget, pairs(label or [], "label"))

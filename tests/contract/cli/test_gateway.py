@@ -149,6 +149,27 @@ def test_a_recording_answers_again(tmp_path: Path) -> None:
         second.end()
 
 
+@pytest.mark.parametrize("words", [(), ("--exact",)])
+def test_a_replay_takes_another_day_unless_it_is_to_be_exact(tmp_path: Path, words: tuple[str, ...]) -> None:
+    def on(day: str) -> dict[str, Any]:
+        return {"model": "m", "messages": [{"role": "user", "content": f"Today is {day}. Go on."}]}
+
+    with gateway(tmp_path) as first:
+        message = ask(first.url, first.key, on("2026-01-02"))
+        assert first.end() == 0
+    with Store(tmp_path / "store") as store:
+        [row] = store.aborted()
+    replay = ["--replay", row.session, "--store", str(tmp_path / "store"), "--session", "again"]
+    with gateway(tmp_path, *replay, *words) as second:
+        if words:
+            with pytest.raises(HTTPError, match="400"):
+                ask(second.url, "any", on("2026-03-04"))
+            assert ask(second.url, "any", on("2026-01-02")) == message
+        else:
+            assert ask(second.url, "any", on("2026-03-04")) == message
+        assert second.end() == 0
+
+
 VLLM_NEWS = [vllm_event([5, 6], [-0.25, -0.75]), vllm_event([2], [-0.5], finish_reason="stop")]
 
 
@@ -194,6 +215,7 @@ async def test_servers_of_tokens_are_asked_in_ids(
         (["--script", "x.json", "--mode", "other"], "splice or template"),
         (["--script", "x.json", "--calls", "2"], "--replay ID"),
         (["--script", "x.json", "--store", "old"], "--replay ID"),
+        (["--script", "x.json", "--exact"], "--exact is for a replay"),
         (["--script", "x.json", "--price", "1"], "PROMPT,COMPLETION"),
         (["--script", "x.json", "--price", "nan,1"], "PROMPT,COMPLETION"),
         (["--script", "x.json", "--cost", "1"], "prices"),
