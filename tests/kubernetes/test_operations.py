@@ -114,6 +114,13 @@ def test_upgrade_leaves_the_number_to_the_scaler(release: Deployment, tmp_path: 
     assert kept == MOST or (release.cluster.tells_use and kept == LEAST), "without a measure it leaves what it finds"
 
 
+def test_scaler_that_is_switched_on_begins_with_what_is_there(release: Deployment, tmp_path: Path) -> None:
+    release.helm("upgrade", tmp_path, **{**WATCHED, "replicas": MOST, "autoscaling": {"enabled": False}})
+    assert release.replicas == MOST
+    release.helm("upgrade", tmp_path, **WATCHED)
+    assert release.replicas == MOST or (release.cluster.tells_use and release.replicas == LEAST)
+
+
 def test_budget_lets_a_replica_go_at_a_time_also_at_the_scalers_least(release: Deployment) -> None:
     wait_until(lambda: release.replicas >= LEAST and release.whole(), 120, "the replicas of the scaler")
     count = release.replicas

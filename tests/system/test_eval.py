@@ -104,7 +104,8 @@ async def test_a_task_that_gold_does_not_solve_is_refused_and_given_to_no_model(
         )  # fmt: skip
         assert server.bodies == []
     assert code == 1
-    assert "task task is refused: the gold patch scores 0 under bash-loop, not 1" in errors
+    assert "task task is refused: the gold patch scores 0 under bash-loop, not 1: " in errors
+    assert re.search(r"not 1: \d of \d+ named tests do not hold, such as \S+::\S+ failed \(", errors), errors
 
 
 def relative(path: Path) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from orchard.evals.metrics import SUCCESS
 from orchard.rollout.policies import GOLD, NOOP
@@ -40,8 +41,33 @@ def _verdict(task: str, gold: Sequence[RolloutRecord], noop: Sequence[RolloutRec
                 return Verdict(task, False, f"the {policy} run ({row.harness}) could not be judged: {words[:500]}")
     low = next((row for row in gold if row.reward is not None and row.reward < SUCCESS), None)
     if low:
-        return Verdict(task, False, f"the gold patch scores {low.reward:g} under {low.harness}, not 1")
+        return Verdict(task, False, f"the gold patch scores {low.reward:g} under {low.harness}, not 1{_why(low)}")
     high = next((row for row in noop if row.reward), None)
     if high:
         return Verdict(task, False, f"doing nothing scores {high.reward:g} under {high.harness}, not 0")
     return Verdict(task, True, "")
+
+
+def _why(row: RolloutRecord) -> str:
+    """Return ``: `` and what the graders' evidence says against an attempt, or nothing."""
+    causes = [_cause(one.evidence) for one in row.rewards if one.score is not None and one.score < SUCCESS]
+    return "".join(f": {cause}" for cause in causes if cause)
+
+
+def _cause(evidence: Mapping[str, Any]) -> str:
+    """Return the first test that does not hold, or how the grader's command ended, with its last line."""
+    tests = evidence.get("tests") or []
+    failed = [each for each in tests if not each["ok"]]
+    if failed:
+        first, words = failed[0], _line(failed[0].get("message"), 0)
+        named = f"{first['id']} {first['status']}{f' ({words})' if words else ''}"
+        return f"{len(failed)} of {len(tests)} named tests do not hold, such as {named}"
+    if "detail" in evidence:
+        return _line(evidence["detail"], 0)
+    ended = "its time is over" if evidence.get("timed_out") else f"exit code {evidence.get('exit_code')}"
+    return f"{ended}: {_line(evidence['log'], -1)}" if "log" in evidence else ""
+
+
+def _line(text: str | None, place: int) -> str:
+    lines = (text or "").strip().splitlines() or [""]
+    return lines[place].strip()[:300]

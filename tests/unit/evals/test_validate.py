@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -32,6 +33,34 @@ def test_a_task_is_refused_with_the_reason(make_record: Make, gold: float, noop:
     ]
     assert verdicts(rows)["t-1"].reason == words
     assert verdicts(rows)["t-1"].ok is (words == "")
+
+
+NAMED = [
+    {"id": "t.py::a", "status": "failed", "ok": False, "message": "assert 1 == 2\nmore"},
+    {"id": "t.py::b", "status": "passed", "ok": True},
+]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [
+        ({"log": "…", "tests": NAMED}, "1 of 2 named tests do not hold, such as t.py::a failed (assert 1 == 2)"),
+        (
+            {"log": "", "tests": [{"id": "t.py::c", "status": "missing", "ok": False, "message": ""}]},
+            "1 of 1 named tests do not hold, such as t.py::c missing",
+        ),
+        ({"reason": "patch_failed", "detail": "error: patch failed: a.py:3\nmore"}, "error: patch failed: a.py:3"),
+        ({"exit_code": 2, "timed_out": False, "log": "one\nsh: x: not found\n"}, "exit code 2: sh: x: not found"),
+        ({"exit_code": None, "timed_out": True, "log": "still at it"}, "its time is over: still at it"),
+    ],
+)
+def test_a_gold_patch_that_does_not_score_is_refused_with_the_graders_words(
+    make_record: Make, evidence: dict[str, Any], words: str
+) -> None:
+    told = [{"grader": "one", "score": 1.0, "evidence": {"log": "fine"}}, {"grader": "two", "score": 0.0}]
+    told[1]["evidence"] = evidence
+    rows = [make_record(0.5, policy="gold", rewards=told), make_record(0.0, policy="noop")]
+    assert verdicts(rows)["t-1"].reason == f"the gold patch scores 0.5 under bash-loop, not 1: {words}"
 
 
 def test_a_task_without_a_proof_is_refused(make_record: Make) -> None:
