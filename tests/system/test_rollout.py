@@ -17,7 +17,7 @@ from tests.support.toy import IDLE, MEND, Flaky, Toy, scripted
 from tests.support.waiting import until
 
 from orchard.core.errors import Conflict, MachineUnfit, SandboxGone, Unavailable
-from orchard.evals.run import Plan, evaluate
+from orchard.evals.run import Plan, evaluate, report_on
 from orchard.gateway import Delta, EngineRequest, EngineUnavailable, Final, ScriptedTokens, TokenExact, bash_step
 from orchard.harness.protocol import SUBMIT_MARKER
 from orchard.harness.registry import HARNESSES
@@ -127,7 +127,9 @@ async def test_a_run_that_is_resumed_with_other_settings_is_refused_and_a_larger
     orchard: Orchard, tmp_path: Path
 ) -> None:
     plan = toy.plan(tmp_path, 1, MEND)
-    await evaluate(plan, orchard)
+    first = await evaluate(plan, orchard)
+    nothing_left = await evaluate(plan, orchard)
+    assert 0 < first.seconds <= nothing_left.seconds == report_on(tmp_path).seconds
     other = Toy("toy-0", TaskLimits(turns=6, seconds=60, command_seconds=30))
     for changed, words in (
         (replace(plan, config={"bash-loop": {"system": "Be quick."}}), "harness bash-loop: options"),

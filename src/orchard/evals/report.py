@@ -67,7 +67,7 @@ class Report:
     cells: Sequence[Cell]
     verdicts: Sequence[Verdict]
     seconds: float = 0.0
-    """Wall time of the process that finished it."""
+    """Wall time of all processes that came to their end, resumed ones added up."""
     environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
     validated: bool = True
     """False where nobody asked for the gold and the empty run: then every task is counted, unproven."""

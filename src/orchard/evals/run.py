@@ -172,14 +172,20 @@ def report_on(folder: Path, title: str | None = None, *, validated: bool = True)
     Raises:
         InvalidArgument: there is none.
     """
-    last = folder / "report.json"
     if title is None:
-        title = str(json.loads(last.read_text())["title"]) if last.is_file() else "Evaluation"
+        title = str(_last(folder).get("title", "Evaluation"))
     with read_run(folder) as run:
         return _report(run, title, 0.0, validated=validated)
 
 
+def _last(folder: Path) -> dict[str, Any]:
+    """Return the report that is there, or nothing."""
+    file = folder / "report.json"
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
 def _report(folder: RunFolder, title: str, seconds: float, *, validated: bool) -> Report:
+    seconds += float(_last(folder.path).get("seconds", 0.0))
     report = build_report(folder.id, title, folder.records(), seconds=seconds, validated=validated)
     report.write_json(folder.path / "report.json")
     write_page(folder.path / "report.html", report, folder.store)
