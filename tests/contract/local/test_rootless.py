@@ -49,7 +49,7 @@ def run(*argv: str) -> None:
 @pytest.mark.timeout(1200)  # a whole file of tests, each of which has its own
 @pytest.mark.parametrize("name", ["test_life.py", "test_images.py", "test_tools.py"])
 def test_as_an_ordinary_user(user: pwd.struct_passwd, name: str):
-    # Left out is one that compiles Go's library, half a minute with this user's empty cache; its image is like any other.
+    # Left out is one that compiles Go's library, half a minute with this user's empty cache.
     pytest_command = f"{sys.executable} -m pytest -p no:cacheprovider -q --timeout 300 -k 'not static_binary'"
     done = subprocess.run(
         [
