@@ -2,15 +2,17 @@
 
 Nobody answers at their addresses: a create is done once the Pod has one. Measured are creates and deletes a second,
 the requests to the API server for each, and what a replica that starts over so many needs: the time until it knows
-them all, and memory. Floor: bare Pods by the same client, a fifth as many and at most 1,000.
+them all, and memory. Floors: bare Pods by the same client, a fifth as many and at most 1,000, before and beside these.
+On our own cluster the nodes' firewalls rest meanwhile.
 """
 
 import asyncio
+import contextlib
 import math
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,10 +36,11 @@ _TTL = 86400.0  # nobody renews these, and no replica is to reap them meanwhile
 
 async def measure(place: Place, count: int = 1000) -> list[Row]:
     count = 20 if place.quick else count
-    async with ClusterPlace(IN_NAME_ONLY, simulated=1 + math.ceil(count / ROOM)) as there:
+    share = min(max(1, count // FLOOR_SHARE), FLOOR_MOST)
+    async with ClusterPlace(IN_NAME_ONLY, simulated=1 + math.ceil(count / ROOM)) as there, _without_firewalls(there):
         floor = await there.bare("busybox")
         live = await there.live()
-        names, bare = await floor.make(min(count // FLOOR_SHARE, FLOOR_MOST))
+        names, bare = await floor.make(share)
         gone = await floor.remove(names)
         at_once, empty = await _replica(there)
         wanted = replace(spec(there.cluster.image("busybox"), "open"), ttl=_TTL)
@@ -46,10 +49,15 @@ async def measure(place: Place, count: int = 1000) -> list[Row]:
         ids = await _create(there, live, wanted, count)
         creating, asked = time.perf_counter() - start, live.cluster.calls - before
         known, full = await _replica(there)
+        names, bare_beside = await floor.make(share)
+        gone_beside = await floor.remove(names)
         before, start = live.cluster.calls, time.perf_counter()
         await _delete(there, live, ids)
         deleting, removed = time.perf_counter() - start, live.cluster.calls - before
-    floors = {"bare Pods": len(names) / bare}, {"bare Pods": len(names) / gone}
+    floors = [
+        {"bare Pods": share / alone, "bare Pods beside all of these": share / beside}
+        for alone, beside in ((bare, bare_beside), (gone, gone_beside))
+    ]
     title = f"{count} simulated Pods"
     return [
         Row(f"{title}, creates a second", count / creating, "1/s", count, floor=floors[0]),
@@ -60,6 +68,15 @@ async def measure(place: Place, count: int = 1000) -> list[Row]:
         Row(f"{title}, deletes a second", count / deleting, "1/s", count, floor=floors[1]),
         Row(f"{title}, requests to the API server for a delete", removed / count, "", count, floor={"bare Pods": 1.0}),
     ]
+
+
+@contextlib.asynccontextmanager
+async def _without_firewalls(there: ClusterPlace) -> AsyncGenerator[None]:
+    """The nodes' firewalls rest: they look at all Pods when one comes, also at those that are nowhere."""
+    with contextlib.ExitStack() as stack:
+        for node in there.cluster.nodes if there.cluster.ours else ():
+            stack.enter_context(there.cluster.stopped(f"{node}-kube-router"))
+        yield
 
 
 async def _create(there: ClusterPlace, live: Live, wanted: SandboxSpec, count: int) -> Sequence[str]:
