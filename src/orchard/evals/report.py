@@ -12,6 +12,7 @@ from typing import Any
 
 from orchard.evals.metrics import SUCCESS, Metrics, summarize
 from orchard.evals.validate import Verdict, verdicts
+from orchard.rollout.policies import GOLD
 from orchard.trajectories import RolloutRecord
 
 
@@ -113,8 +114,10 @@ def build_report(
 
 
 def _lean(row: RolloutRecord) -> RolloutRecord:
-    """Leave out what no metric reads: a hundred thousand of them fit into memory."""
-    return row.model_copy(update={"tools": [], "patch": "", "rewards": [], "instruction": "", "submission": None})
+    """Leave out what no metric and no verdict reads: a hundred thousand of them fit into memory."""
+    telling = row.policy == GOLD and row.reward is not None and row.reward < SUCCESS
+    rewards = row.rewards if telling else []
+    return row.model_copy(update={"tools": [], "patch": "", "rewards": rewards, "instruction": "", "submission": None})
 
 
 def _cell(row: RolloutRecord) -> Cell:

@@ -60,7 +60,8 @@ def test_a_gold_patch_that_does_not_score_is_refused_with_the_graders_words(
     told = [{"grader": "one", "score": 1.0, "evidence": {"log": "fine"}}, {"grader": "two", "score": 0.0}]
     told[1]["evidence"] = evidence
     rows = [make_record(0.5, policy="gold", rewards=told), make_record(0.0, policy="noop")]
-    assert verdicts(rows)["t-1"].reason == f"the gold patch scores 0.5 under bash-loop, not 1: {words}"
+    [refused] = build_report("run-1", "Title", rows).refused
+    assert refused.reason == f"the gold patch scores 0.5 under bash-loop, not 1: {words}"
 
 
 def test_a_task_without_a_proof_is_refused(make_record: Make) -> None:
