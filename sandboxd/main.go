@@ -103,7 +103,11 @@ func run(arguments []string) error {
 	if c.Seal == nil {
 		sealing.Open()
 	} else {
-		sealing.Watch(span(&c.Seal.Timeout), life.End)
+		silence := c.Seal.AskedWithin
+		if silence == nil {
+			silence = &c.Seal.Timeout
+		}
+		sealing.Watch(span(&c.Seal.Timeout), span(silence), life.End)
 	}
 	handler := server.Handler(server.Options{ID: c.ID, Tokens: tokens, Activity: life,
 		Closing: life.Closing, Sealed: sealing.Sealed, Unsealed: unsealed, Quiet: quiet(), Rooms: rooms})

@@ -203,6 +203,10 @@ func TestWhatIsNeverSealedEndsAndSaysSo(t *testing.T) {
 	if reason, detail := startUnsealed(t, map[string]any{"seal": body{"timeout_s": 0.1}}).death(); reason != "not_sealed" || strings.Contains(detail, target) {
 		t.Errorf("died of %q (%q)", reason, detail)
 	}
+	within := map[string]any{"seal": body{"timeout_s": 0.1, "asked_within_s": 1.5}}
+	if reason, detail := startUnsealed(t, within).death(); reason != "not_sealed" || !strings.Contains(detail, "within 1.5s") {
+		t.Errorf("died of %q (%q)", reason, detail)
+	}
 	for timeout := 0.5; ; timeout *= 2 {
 		d := startUnsealed(t, map[string]any{"seal": body{"timeout_s": timeout}})
 		response, err := d.try(context.Background(), "POST", "/v1/seal", body{"dial": []string{target}})
@@ -216,6 +220,19 @@ func TestWhatIsNeverSealedEndsAndSaysSo(t *testing.T) {
 			t.Errorf("died of %q (%q)", reason, detail)
 		}
 		return
+	}
+}
+
+// TestTheTimeToBeSealedBeginsWithTheFirstQuestion asks once the time has passed twice over since the start.
+func TestTheTimeToBeSealedBeginsWithTheFirstQuestion(t *testing.T) {
+	target, _ := reachable(t)
+	d := startUnsealed(t, map[string]any{"seal": body{"timeout_s": 0.4, "asked_within_s": 1000}})
+	time.Sleep(800 * time.Millisecond)
+	began := time.Now()
+	abort(d.try(context.Background(), "POST", "/v1/seal", body{"dial": []string{target}})) // it may end before it answers
+	reason, detail := d.death()
+	if reason != "not_sealed" || !strings.Contains(detail, target) || time.Since(began) < 400*time.Millisecond {
+		t.Errorf("died of %q (%q) after %s", reason, detail, time.Since(began))
 	}
 }
 

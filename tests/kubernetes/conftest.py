@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.kubernetes.cluster.build import locked
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.daemon import settings_for
 
@@ -27,6 +28,13 @@ def cluster() -> Cluster:
     found = Cluster()
     found.up()
     return found
+
+
+@pytest.fixture
+def a_hundred_pods() -> Iterator[None]:
+    """Hold this while a hundred sandboxes are made at once: two nodes on two cores take one such crowd at a time."""
+    with locked("a-hundred-pods"):
+        yield
 
 
 @pytest.fixture

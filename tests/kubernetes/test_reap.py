@@ -143,9 +143,9 @@ async def _foreign(cluster: Cluster, namespace: str, settings: KubernetesSetting
     assert {pod["metadata"]["name"] for pod in pods(cluster, namespace)} == strangers.keys()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_creates_whose_process_is_killed_leave_nothing(
-    orphan: tuple[str, str, datetime], cluster: Cluster, namespace: str, tmp_path: Path
+    orphan: tuple[str, str, datetime], cluster: Cluster, namespace: str, a_hundred_pods: None, tmp_path: Path
 ) -> None:
     """Some are ready by then, some on their way, some will never find a node; two reapers at a time clear up."""
     file = tmp_path / "kubernetes.toml"

@@ -38,10 +38,12 @@ type Cgroup struct {
 	FDs     map[string]int `json:"fds"`
 }
 
-// Seal keeps commands out until the network is seen to be shut; after Timeout seconds
-// without that the sandbox ends.
+// Seal keeps commands out until the network is seen to be shut. The sandbox ends Timeout
+// seconds after a witness first asked without that, and if none asks, AskedWithin seconds
+// (null: as many) after its start.
 type Seal struct {
-	Timeout float64 `json:"timeout_s"`
+	Timeout     float64  `json:"timeout_s"`
+	AskedWithin *float64 `json:"asked_within_s"`
 }
 
 // Config is the start-up document of the wire contract. Unknown fields are ignored.
@@ -101,6 +103,8 @@ func (c *Config) check() error {
 		return errors.New("ipv6: off or if_assigned is due")
 	case c.Seal != nil && (!(c.Seal.Timeout > 0) || c.Seal.Timeout > 1e9):
 		return errors.New("seal.timeout_s: a number of seconds above 0 is due")
+	case c.Seal != nil && c.Seal.AskedWithin != nil && (!(*c.Seal.AskedWithin > 0) || *c.Seal.AskedWithin > 1e9):
+		return errors.New("seal.asked_within_s: a number of seconds above 0 or null is due")
 	}
 	for name, seconds := range map[string]*float64{"ttl_s": c.Lease.TTL, "max_ttl_s": c.Lease.MaxTTL,
 		"idle_s": c.Lease.Idle, "heartbeat_s": c.Lease.Heartbeat} {

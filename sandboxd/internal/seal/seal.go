@@ -44,6 +44,7 @@ type Seal struct {
 	sealed atomic.Bool
 
 	mu      sync.Mutex // one round at a time
+	asked   time.Time  // when the first witness spoke
 	targets []netip.AddrPort
 	// denied are the ends of the rounds that were denied throughout, since the last one that
 	// was not: of several witnesses each may find another's round under way when it speaks.
@@ -63,20 +64,30 @@ func (s *Seal) Open() {
 // Sealed tells whether the door is open, which it is once the network is shut.
 func (s *Seal) Sealed() bool { return s.sealed.Load() }
 
-// Watch ends the sandbox if it is not sealed within span.
-func (s *Seal) Watch(span time.Duration, end func(reason, detail string)) {
-	time.AfterFunc(span, func() {
+// Watch ends the sandbox if it is not sealed within span of the first question, or if nobody
+// asks within silence: until a slow cluster tells where the Pod is, nobody can.
+func (s *Seal) Watch(span, silence time.Duration, end func(reason, detail string)) {
+	began := time.Now()
+	var look func()
+	look = func() {
 		s.mu.Lock() // held to the end: a round that is under way decides first, and none after
 		if s.Sealed() {
 			s.mu.Unlock()
 			return
 		}
-		detail := "nobody asked within " + span.String() + " whether the network is shut"
-		if s.targets != nil {
+		left, detail := time.Until(began.Add(silence)), "nobody asked within "+silence.String()+" whether the network is shut"
+		if !s.asked.IsZero() {
+			left = time.Until(s.asked.Add(span))
 			detail = "the network was not seen to be shut within " + span.String() + ", tried on " + listed(s.targets)
 		}
+		if left > 0 {
+			time.AfterFunc(min(left, span), look)
+			s.mu.Unlock()
+			return
+		}
 		end("not_sealed", detail)
-	})
+	}
+	time.AfterFunc(min(span, silence), look)
 }
 
 // Routes registers POST /v1/seal.
@@ -105,6 +116,9 @@ func (s *Seal) post(w http.ResponseWriter, r *http.Request) error {
 
 // hear takes the word of a witness: it confirms the round before it, or begins one.
 func (s *Seal) hear(arrived time.Time, targets []netip.AddrPort) {
+	if s.asked.IsZero() {
+		s.asked = arrived
+	}
 	if !slices.Equal(targets, s.targets) {
 		s.targets, s.denied = targets, nil
 	}

@@ -151,6 +151,12 @@ def test_an_image_volume_needs_no_init_container() -> None:
     ]
 
 
+def test_a_sandbox_without_network_waits_for_the_question_as_long_as_its_create_does() -> None:
+    assert config_of(manifest(plan(network="open"), SETTINGS))["seal"] is None
+    told = config_of(manifest(plan(network="none", create_timeout=77.0), SETTINGS))["seal"]
+    assert told["timeout_s"] < told["asked_within_s"] == 77.0
+
+
 def test_without_network_names_are_refused_at_once() -> None:
     assert manifest(plan(network="none"), SETTINGS)["spec"]["dnsPolicy"] == "None"
     assert manifest(plan(network="open"), SETTINGS)["spec"]["dnsPolicy"] == "ClusterFirst"

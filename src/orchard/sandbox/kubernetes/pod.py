@@ -38,7 +38,7 @@ _DEATH = f"{HOME}/death"
 _GRACE_SECONDS = 5
 _SPOOLS = 4  # kept outputs together take up to so many times what one process may
 _COMMAND_OOM_ADJUST = 1000  # the kernel picks a command before the daemon
-_SEAL_SECONDS = 45.0  # until a network that was to be shut and is not counts as never
+_SEAL_SECONDS = 45.0  # from the first question, until a network that was to be shut and is not counts as never
 _LONGEST_CONFIG = 120 << 10  # bytes; the kernel takes 128 KiB a variable
 _LEAST_MEMORY = 16 << 20  # bytes
 _MOST = 1 << 53  # of any resource: no node has it, schedulers add it up without overflow, and floats hold it
@@ -251,7 +251,7 @@ def _config(plan: Plan, settings: KubernetesSettings) -> str:
         "entrypoint": _entrypoint(plan),
         "path_append": [f"{tool.mount}/bin" for tool in parse_tools(spec.tools)],
         "commands_oom_score_adj": _COMMAND_OOM_ADJUST,
-        "seal": {"timeout_s": _SEAL_SECONDS} if spec.network == "none" else None,
+        "seal": {"timeout_s": _SEAL_SECONDS, "asked_within_s": spec.create_timeout} if spec.network == "none" else None,
         "ipv6": _family(spec, settings),
     }
     # Kubernetes expands $(NAME) in values, and there is no $ in JSON but in texts.
