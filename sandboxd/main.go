@@ -103,11 +103,7 @@ func run(arguments []string) error {
 	if c.Seal == nil {
 		sealing.Open()
 	} else {
-		silence := c.Seal.AskedWithin
-		if silence == nil {
-			silence = &c.Seal.Timeout
-		}
-		sealing.Watch(span(&c.Seal.Timeout), span(silence), life.End)
+		sealing.Watch(span(&c.Seal.Timeout), span(c.Seal.Silence()), life.End)
 	}
 	handler := server.Handler(server.Options{ID: c.ID, Tokens: tokens, Activity: life,
 		Closing: life.Closing, Sealed: sealing.Sealed, Unsealed: unsealed, Quiet: quiet(), Rooms: rooms})

@@ -46,6 +46,14 @@ type Seal struct {
 	AskedWithin *float64 `json:"asked_within_s"`
 }
 
+// Silence is the number of seconds in which somebody must ask.
+func (s *Seal) Silence() *float64 {
+	if s.AskedWithin != nil {
+		return s.AskedWithin
+	}
+	return &s.Timeout
+}
+
 // Config is the start-up document of the wire contract. Unknown fields are ignored.
 type Config struct {
 	ID              string            `json:"id"`

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 from orchard.cli import console, terminal
-from orchard.core.errors import CommandNotStarted, InvalidArgument, OrchardError
+from orchard.core.errors import CommandNotStarted, InvalidArgument, OrchardError, text_of
 from orchard.core.tasks import finish
 from orchard.sandbox.box import Sandbox
 from orchard.sandbox.commands import CommandOptions, Output, ProcessStatus
@@ -93,7 +93,7 @@ async def _kill(process: Process) -> None:
         async with asyncio.timeout(_KILL_BOUND):
             await process.kill()
     except (OrchardError, TimeoutError) as error:
-        console.say(f"the command may still run: {error}")
+        console.say(f"the command may still run: {text_of(error)}")
 
 
 async def _attended(process: Process, *, stdin: bool, on_terminal: bool) -> int:

@@ -356,6 +356,11 @@ _PLAIN: dict[str, type[OrchardError]] = {
 }
 
 
+def text_of(error: BaseException) -> str:
+    """Return what an error says of itself; one that says nothing, such as a time-out, is named by its kind."""
+    return str(error) or type(error).__name__
+
+
 def from_problem(problem: dict[str, Any], *, retry_after: float | None = None) -> OrchardError:
     """Turn a problem+json body into the error it stands for; an unknown code becomes ``OrchardError``."""
     code = str(problem.get("code") or "error")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from orchard.core.errors import InvalidArgument, Unavailable
+from orchard.core.errors import InvalidArgument, Unavailable, text_of
 from orchard.core.validation import first_fault
 from orchard.gateway.engine import Engine
 from orchard.gateway.engines.script import ScriptEngine, bash_step
@@ -201,7 +201,7 @@ async def check_server(base_url: str) -> None:
         async with aiohttp.ClientSession(timeout=timeout) as http, http.get(f"{base_url.rstrip('/')}/models"):
             return
     except (aiohttp.ClientError, TimeoutError) as error:
-        words = f"no model server answers at {base_url}: {error or type(error).__name__}"
+        words = f"no model server answers at {base_url}: {text_of(error)}"
         raise Unavailable(words, hint="start it, or give another --base-url") from error
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from orchard.core.errors import NotFound, OrchardError, SandboxGone
+from orchard.core.errors import NotFound, OrchardError, SandboxGone, text_of
 from orchard.sandbox.types import OWNER_RENEW
 
 log = logging.getLogger(__name__)
@@ -74,4 +74,4 @@ class Keeper:
                 self._owned.get(asyncio.get_running_loop(), {}).pop(box.id, None)  # its next user learns the reason
                 return
             except (OrchardError, TimeoutError) as error:
-                log.warning("the lease of sandbox %s was not renewed, trying again: %s", box.id, error)
+                log.warning("the lease of sandbox %s was not renewed, trying again: %s", box.id, text_of(error))

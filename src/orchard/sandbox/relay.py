@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-from orchard.core.errors import InvalidArgument, NotFound, OrchardError, SandboxGone, Unavailable
+from orchard.core.errors import InvalidArgument, NotFound, OrchardError, SandboxGone, Unavailable, text_of
 from orchard.core.retry import Patience
 from orchard.core.tasks import finish
 from orchard.sandbox.answers import BROKEN, translated
@@ -172,7 +172,7 @@ class Reverse:
             async with asyncio.timeout(_DIAL):
                 outside: Tunnel = SocketTunnel(*await dial(self._target))
         except (OSError, TimeoutError) as error:
-            log.warning("port %d: the target %s does not answer: %s", self.port, self._target, error)
+            log.warning("port %d: the target %s does not answer: %s", self.port, self._target, text_of(error))
             tunnel.abort()
             return
         with suppress(OSError):
@@ -193,7 +193,7 @@ async def forwarded(transport: Transport, port: int, local_port: int) -> AsyncGe
         try:
             await relay(SocketTunnel(reader, writer), await open_port(transport, port, None))
         except (OrchardError, OSError) as error:
-            log.warning("a connection to port %d in the sandbox failed: %s", port, error)
+            log.warning("a connection to port %d in the sandbox failed: %s", port, text_of(error))
             writer.transport.abort()
         finally:
             tasks.discard(task)

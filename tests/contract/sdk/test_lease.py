@@ -58,7 +58,7 @@ class _Skipping(selectors.DefaultSelector):
         return super().select(0)
 
 
-def test_a_renewal_that_hangs_is_tried_again_before_the_next_is_due() -> None:
+def test_a_renewal_that_hangs_is_tried_again_before_the_next_is_due(caplog: pytest.LogCaptureFixture) -> None:
     box = Hanging()
 
     async def three() -> None:
@@ -70,3 +70,5 @@ def test_a_renewal_that_hangs_is_tried_again_before_the_next_is_due() -> None:
     with asyncio.Runner(loop_factory=Hurried) as runner:
         runner.run(three())
     assert box.begun == pytest.approx([2, 3, 4]), "nor does it put off the next ones"
+    [told] = caplog.messages
+    assert told == "the lease of sandbox sb-hanging was not renewed, trying again: TimeoutError"

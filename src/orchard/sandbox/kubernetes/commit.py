@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import IO, Any, TypeAlias, cast
 
 from orchard.core.config import cache_dir
-from orchard.core.errors import NotFound, OrchardError, SandboxGone, Unauthorized, Unsupported
+from orchard.core.errors import NotFound, OrchardError, SandboxGone, Unauthorized, Unsupported, text_of
 from orchard.core.scratch import scratch
 from orchard.core.tasks import finish, unwrapped
 from orchard.sandbox.answers import next_piece
@@ -221,7 +221,9 @@ class Committer:
             async with asyncio.timeout(_UNDO_SECONDS):
                 await transport.request(Call("POST", "/tokens", json=theirs))
         except (OrchardError, TimeoutError) as error:
-            _log.warning("sandbox %s is closed until its time is over, or its commit repeated: %s", sandbox_id, error)
+            _log.warning(
+                "sandbox %s is closed until its time is over, or its commit repeated: %s", sandbox_id, text_of(error)
+            )
 
 
 async def _quiet(transport: Transport) -> None:
