@@ -130,6 +130,8 @@ async def test_a_run_that_is_resumed_with_other_settings_is_refused_and_a_larger
     first = await evaluate(plan, orchard)
     nothing_left = await evaluate(plan, orchard)
     assert 0 < first.seconds <= nothing_left.seconds == report_on(tmp_path).seconds
+    (tmp_path / "report.json").write_text('{"title": "hal')  # as a kill left it once
+    assert len(report_on(tmp_path).cells) == 1
     other = Toy("toy-0", TaskLimits(turns=6, seconds=60, command_seconds=30))
     for changed, words in (
         (replace(plan, config={"bash-loop": {"system": "Be quick."}}), "harness bash-loop: options"),

@@ -74,7 +74,7 @@ imagePullSecrets:
   - name: {{ . }}
   {{- end }}
 {{- end }}
-nodeSelector: {{- merge (dict) .Values.nodeSelector (dict "kubernetes.io/os" "linux") | toYaml | nindent 2 }}
+nodeSelector: {{- merge (dict) (default dict .Values.nodeSelector) (dict "kubernetes.io/os" "linux") | toYaml | nindent 2 }}
 {{- with .Values.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -89,8 +89,10 @@ class Report:
         return facts | {"created": self.created.isoformat(), "surprises": [cell.id for cell in self.surprises]}
 
     def write_json(self, path: Path) -> None:
-        """Write ``to_json`` to a file."""
-        path.write_text(json.dumps(self.to_json(), indent=2) + "\n")
+        """Write ``to_json`` to a file, which is there whole or as it was."""
+        draft = path.with_name(f"{path.name}.new")
+        draft.write_text(json.dumps(self.to_json(), indent=2) + "\n")
+        draft.replace(path)
 
 
 def build_report(

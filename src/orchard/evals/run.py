@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -179,9 +180,11 @@ def report_on(folder: Path, title: str | None = None, *, validated: bool = True)
 
 
 def _last(folder: Path) -> dict[str, Any]:
-    """Return the report that is there, or nothing."""
-    file = folder / "report.json"
-    return json.loads(file.read_text()) if file.is_file() else {}
+    """Return the report that is there, or nothing: it is written anew from the records, also where it is broken."""
+    with suppress(FileNotFoundError, ValueError):
+        found = json.loads((folder / "report.json").read_text())
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _report(folder: RunFolder, title: str, seconds: float, *, validated: bool) -> Report:

@@ -64,8 +64,11 @@ def _cause(evidence: Mapping[str, Any]) -> str:
         return f"{len(failed)} of {len(tests)} named tests do not hold, such as {named}"
     if "detail" in evidence:
         return _line(evidence["detail"], 0)
-    ended = "its time is over" if evidence.get("timed_out") else f"exit code {evidence.get('exit_code')}"
-    return f"{ended}: {_line(evidence['log'], -1)}" if "log" in evidence else ""
+    if "log" not in evidence:
+        return ""
+    ended = f"signal {evidence['signal']}" if evidence.get("signal") else f"exit code {evidence.get('exit_code')}"
+    words = _line(evidence["log"], -1)
+    return ("its time is over" if evidence.get("timed_out") else ended) + (f": {words}" if words else "")
 
 
 def _line(text: str | None, place: int) -> str:

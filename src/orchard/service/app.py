@@ -14,20 +14,20 @@ from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from orchard.core.errors import InternalError, InvalidArgument, NotFound, OrchardError, Unauthorized
+from orchard.core.errors import InternalError, InvalidArgument, NotFound, OrchardError
 from orchard.core.validation import first_fault
 from orchard.sandbox.protocol import Backend
 from orchard.sandbox.remote.models import ProblemBody
 from orchard.service.control import Control
 from orchard.service.datapath import DataPath
 from orchard.service.directory import Directory
-from orchard.service.front import OPEN_PATHS, Front, log
+from orchard.service.front import OPEN_PATHS, Front
 from orchard.service.images import ImageRules
 from orchard.service.keys import KeyRing
 from orchard.service.metrics import Metrics
 from orchard.service.options import ServiceOptions
 from orchard.service.portproxy import PortProxy
-from orchard.service.problems import problem
+from orchard.service.problems import behind_the_door, problem
 from orchard.service.relay import Relay
 from orchard.service.routes import VERSION, sandbox_router, service_router
 from orchard.service.tunnels import Tunnels
@@ -117,10 +117,7 @@ def _answer(request: Request, error: OrchardError) -> Response:
 
 async def _orchard_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, OrchardError)
-    if isinstance(error, Unauthorized):  # the caller was let in by ``Front``: it is the service that something refuses
-        log.error("in request %s the service itself was refused: %s", request.scope["state"]["request_id"], error)
-        error = InternalError(f"the service itself is not let in: {error.message}", hint=error.hint)
-    return _answer(request, error)
+    return _answer(request, behind_the_door(error, request.scope["state"]["request_id"]))
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:

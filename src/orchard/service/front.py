@@ -17,7 +17,7 @@ from orchard.service.datapath import ROOMS, DataPath
 from orchard.service.keys import NO_AUTH, Caller, KeyRing
 from orchard.service.limits import Rates
 from orchard.service.portproxy import PortProxy
-from orchard.service.problems import send_problem
+from orchard.service.problems import behind_the_door, send_problem
 from orchard.service.relay import Disconnected, Request
 from orchard.service.tunnels import Tunnels
 
@@ -43,6 +43,7 @@ class _Turn:
     sandbox_id: bytes = b""
     room: str = "other"
     key_name: str = "-"
+    admitted: bool = False
     status: int = 0
     complete: bool = False
     started_at: float = field(default_factory=time.perf_counter)
@@ -110,7 +111,7 @@ class Front:
         if target is not None:
             turn.sandbox_id = target[0] if _ID.fullmatch(target[0]) else b""
         caller = self._admit(scope)
-        turn.key_name = caller.key_name
+        turn.key_name, turn.admitted = caller.key_name, True
         if target is None or (scope["type"] == "http" and not (target[1] in ROOMS or target[1] == "proxy")):
             await self._serve_control(turn, caller)
             return
@@ -160,6 +161,8 @@ class Front:
             error = InternalError(
                 "a fault of the service", hint=f"its log says more under {turn.request_id}", request_id=turn.request_id
             )
+        if turn.admitted:
+            error = behind_the_door(error, turn.request_id)
         if not turn.status:
             await send_problem(turn.scope, turn.send, error, turn.request_id)
             if turn.scope["type"] == "websocket":

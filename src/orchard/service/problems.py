@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from typing import Any
 
-from orchard.core.errors import OrchardError, RateLimited
+from orchard.core.errors import InternalError, OrchardError, RateLimited, Unauthorized
 
+log = logging.getLogger("orchard.service")
 CONTENT_TYPE = b"application/problem+json"
+
+
+def behind_the_door(error: OrchardError, request_id: str) -> OrchardError:
+    """Return what a caller who was let in is told: his key is good, so it is the service that something refuses."""
+    if not isinstance(error, Unauthorized):
+        return error
+    log.error("in request %s the service itself was refused: %s", request_id, error)
+    return InternalError(f"the service itself is not let in: {error.message}", hint=error.hint)
 
 
 def problem(error: OrchardError, request_id: str) -> tuple[int, list[tuple[bytes, bytes]], bytes]:

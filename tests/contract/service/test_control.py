@@ -5,6 +5,7 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -178,9 +179,11 @@ async def test_no_key_a_wrong_key_and_a_key_in_the_url_are_refused(service: Serv
         with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
             await http.ws_connect("/v1/sandboxes/sb-x/ports/80")
         assert caught.value.status == 401
-    with pytest.raises(Unauthorized):
-        await RemoteBackend(service.url, api_key="wrong").list()
-    await RemoteBackend(service.url, api_key=f"{service.key}\n").list()  # as files of secrets end
+    async with Orchard(service.url, api_key="wrong") as stranger:
+        with pytest.raises(Unauthorized):
+            await stranger.list()
+    async with Orchard(service.url, api_key=f"{service.key}\n") as known:  # as files of secrets end
+        await known.list()
     with pytest.raises(InvalidArgument, match="API key"):
         RemoteBackend(service.url, api_key="a\nb")
 
@@ -401,15 +404,30 @@ class RefusedBackend(DaemonBackend):
     async def list(self, *_: object, **__: object) -> Page:
         raise Unauthorized("the API server refuses GET pods", hint="see what the service account may do")
 
+    async def get(self, *_: object, **__: object) -> SandboxInfo:
+        raise Unauthorized("the API server refuses GET pods", hint="see what the service account may do")
+
+    endpoint: Any = get
+
 
 async def test_what_refuses_the_service_is_no_fault_of_the_callers_key(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with threaded(RefusedBackend(tmp_path)) as url, pytest.raises(InternalError) as caught:
-        await RemoteBackend(url).list()
+    with threaded(RefusedBackend(tmp_path)) as url:
+        async with Orchard(url) as orchard:
+            with pytest.raises(InternalError) as caught:
+                await orchard.list()
     assert caught.value.message == "the service itself is not let in: the API server refuses GET pods"
     assert caught.value.hint == "see what the service account may do"
     assert [record.levelname for record in caplog.records if "refuses GET pods" in record.getMessage()] == ["ERROR"]
+
+
+@pytest.mark.parametrize("room", ["processes", "files?path=/x", "proxy/80/"])
+async def test_nor_is_it_on_the_data_path(tmp_path: Path, room: str) -> None:
+    with threaded(RefusedBackend(tmp_path)) as url:
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/v1/sandboxes/sb-x/{room}") as answer:
+            facts = await answer.json()
+    assert (answer.status, facts["code"], facts["hint"]) == (500, "internal", "see what the service account may do")
 
 
 async def test_probes_of_health_are_no_news_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

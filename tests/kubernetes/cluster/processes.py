@@ -31,7 +31,8 @@ def run(*argv: str | Path, stdin: str | None = None, env: Mapping[str, str] | No
     return done.stdout
 
 
-_REST = 3  # times what a look took
+_REST = 3  # times what a look took …
+_LONGEST_REST = 2.0  # seconds
 
 
 def wait_until(holds: Callable[[], bool], seconds: float, what: str) -> None:
@@ -50,7 +51,7 @@ def wait_until(holds: Callable[[], bool], seconds: float, what: str) -> None:
         now = time.monotonic()
         if now > end:
             raise TimeoutError(f"waited {seconds:.0f} s for {what}")
-        time.sleep(max(0.05, _REST * (now - start)))
+        time.sleep(min(max(0.05, _REST * (now - start)), _LONGEST_REST))
 
 
 @dataclass(frozen=True)

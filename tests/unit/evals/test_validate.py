@@ -51,6 +51,8 @@ NAMED = [
         ),
         ({"reason": "patch_failed", "detail": "error: patch failed: a.py:3\nmore"}, "error: patch failed: a.py:3"),
         ({"exit_code": 2, "timed_out": False, "log": "one\nsh: x: not found\n"}, "exit code 2: sh: x: not found"),
+        ({"exit_code": 2, "timed_out": False, "log": ""}, "exit code 2"),
+        ({"exit_code": None, "signal": 9, "timed_out": False, "log": "…\nso far"}, "signal 9: so far"),
         ({"exit_code": None, "timed_out": True, "log": "still at it"}, "its time is over: still at it"),
     ],
 )
