@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.kubernetes.cluster.build import locked
+from tests.kubernetes.cluster.build import one_crowd
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.daemon import settings_for
 
@@ -32,8 +32,8 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def a_hundred_pods() -> Iterator[None]:
-    """Hold this while a hundred sandboxes are made at once: two nodes on two cores take one such crowd at a time."""
-    with locked("a-hundred-pods"):
+    """See ``one_crowd``."""
+    with one_crowd():
         yield
 
 

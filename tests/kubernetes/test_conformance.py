@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.kubernetes.cluster.build import locked
+from tests.kubernetes.cluster.build import one_crowd
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.daemon import settings_for, special_images
 from tests.kubernetes.replicas import replicas, write_settings
@@ -35,7 +35,7 @@ async def whole(context: Context) -> Report:
     lines = {check.line for check in CHECKS} | {line for line, _, _ in LATER}
     most = await run(context, lines=lines - {57})
     with ExitStack() as stack:
-        await asyncio.to_thread(stack.enter_context, locked("a-hundred-pods"))
+        await asyncio.to_thread(stack.enter_context, one_crowd())
         crowd = await run(context, lines={57})
     return Report(most.backend, [*most.outcomes, *crowd.outcomes])
 

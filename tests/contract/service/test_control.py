@@ -5,7 +5,7 @@ import json
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import aiohttp
 import pytest
@@ -401,13 +401,12 @@ async def test_a_fault_of_ours_is_a_problem_with_a_request_id_that_the_log_knows
 class RefusedBackend(DaemonBackend):
     """The cluster behind it refuses the service's own account."""
 
-    async def list(self, *_: object, **__: object) -> Page:
+    async def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise Unauthorized("the API server refuses GET pods", hint="see what the service account may do")
 
-    async def get(self, *_: object, **__: object) -> SandboxInfo:
-        raise Unauthorized("the API server refuses GET pods", hint="see what the service account may do")
-
-    endpoint: Any = get
+    list: Any = _refuse
+    get: Any = _refuse
+    endpoint: Any = _refuse
 
 
 async def test_what_refuses_the_service_is_no_fault_of_the_callers_key(
