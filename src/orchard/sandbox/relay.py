@@ -169,14 +169,19 @@ class Reverse:
 
     async def _serve(self, tunnel: Tunnel) -> None:
         try:
+            if (outside := await self._dial()) is not None:
+                with suppress(OSError):
+                    await relay(tunnel, outside)
+        finally:
+            tunnel.abort()
+
+    async def _dial(self) -> Tunnel | None:
+        try:
             async with asyncio.timeout(_DIAL):
-                outside: Tunnel = SocketTunnel(*await dial(self._target))
+                return SocketTunnel(*await dial(self._target))
         except (OSError, TimeoutError) as error:
             log.warning("port %d: the target %s does not answer: %s", self.port, self._target, text_of(error))
-            tunnel.abort()
-            return
-        with suppress(OSError):
-            await relay(tunnel, outside)
+            return None
 
 
 @asynccontextmanager
@@ -187,15 +192,16 @@ async def forwarded(transport: Transport, port: int, local_port: int) -> AsyncGe
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
+        task, outside = asyncio.current_task(), SocketTunnel(reader, writer)
         assert task is not None
         tasks.add(task)
         try:
-            await relay(SocketTunnel(reader, writer), await open_port(transport, port, None))
+            if server.is_serving():  # else it was accepted while the block was left
+                await relay(outside, await open_port(transport, port, None))
         except (OrchardError, OSError) as error:
             log.warning("a connection to port %d in the sandbox failed: %s", port, text_of(error))
-            writer.transport.abort()
         finally:
+            outside.abort()
             tasks.discard(task)
 
     server = await asyncio.start_server(serve, "127.0.0.1", local_port)

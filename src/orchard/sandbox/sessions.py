@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator
 
 import aiohttp
 
+from orchard.core.connections import that_end
+
 CONNECT_TIMEOUT = 5.0  # seconds until an address that does not answer counts as unreachable
 DIRECT_CONNECT = 1.5  # the same of a sandbox's own address: it is near, and that of a Pod that has gone is silent
 _KEEPALIVE = 25.0  # seconds an idle connection is kept; longer than the owner's renewal, so that its own stays warm
@@ -88,7 +90,7 @@ def _open(base: str) -> aiohttp.ClientSession:
     else:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE)
     return aiohttp.ClientSession(
-        connector=connector,
+        connector=that_end(connector),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tests.support.waiting import until
 from orchard.core.errors import InvalidArgument, NotFound
 from orchard.sandbox import Orchard, Sandbox
 from orchard.sandbox.conformance.faulty import NONE, Fault, faulty
+from orchard.sandbox.relay import IDLE
+from orchard.sandbox.tunnel import dial
 
 ECHO = """
 import socket, sys, threading
@@ -143,6 +146,57 @@ async def test_reverse_ends_with_its_task_group(box: Sandbox) -> None:
 async def hold(box: Sandbox, target: str) -> None:
     async with box.reverse(0, target):
         await asyncio.sleep(60)
+
+
+@contextmanager
+def deaf() -> Iterator[str]:
+    """A listener whose queue is full: to dial it takes for ever."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(8):
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(server.getsockname())
+        yield f"tcp:127.0.0.1:{server.getsockname()[1]}"
+
+
+async def test_leaving_a_reverse_block_ends_a_connection_whose_target_is_still_dialled(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carriers: list[asyncio.StreamWriter] = []
+
+    async def dialled(base: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await dial(base)
+        carriers.append(writer)
+        return reader, writer
+
+    monkeypatch.setattr("orchard.sandbox.tunnel.dial", dialled)
+    with deaf() as target:
+        async with box.reverse(0, target) as reverse:
+            inside = await box.start(["python3", "-c", CLIENT, str(reverse.port), "a", "1"])
+            await until(lambda: reverse._busy == 1)
+        await inside.result()
+    assert len(carriers) >= IDLE
+    assert [each for each in carriers if not each.is_closing()] == []
+
+
+async def test_leaving_a_forward_block_ends_a_connection_that_does_not_lead_inside_yet(
+    orchard: Orchard, daemon: DaemonBackend, box: Sandbox, short_path: Path
+) -> None:
+    true = daemon.endpoints[box.id]
+    async with faulty(true.base, lambda _: Fault(delay=60), short_path / "proxy") as (proxy, address):
+        daemon.endpoints[box.id] = replace(true, base=address)
+        other = await orchard.attach(box.id)
+        before = proxy.connections
+        async with other.forward(8000) as local:
+            reader, writer = await asyncio.open_connection("127.0.0.1", local)
+            await until(lambda: proxy.connections > before)
+        async with asyncio.timeout(30):
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        writer.close()
+        await other.close()
+        daemon.endpoints[box.id] = true
 
 
 @pytest.mark.parametrize("target", ["127.0.0.1:9000", "ftp://x:1", "tcp:host", "unix:relative", "http://x:99999"])

@@ -81,7 +81,7 @@ async def test_gold_applies_its_patch_exactly(tmp_path: Path, patch: str) -> Non
         patch = patch.replace("+1 @@\n+END", "+1,2 @@\n+END")
     (tmp_path / "pad.py").write_text("def pad(text):\n    return text\n")
     for command in await commands("gold", task(patch)):
-        assert await shell(command, tmp_path) == 0
+        assert await shell(command.replace("/tmp/", f"{tmp_path}/"), tmp_path) == 0
     assert (tmp_path / "pad.py").read_text().splitlines()[1] == patch.splitlines()[6][1:]
     lines = [line[1:] for line in patch.splitlines()[12:]]
     assert (tmp_path / "new file.txt").read_bytes() == "".join(f"{line}\n" for line in lines).encode(

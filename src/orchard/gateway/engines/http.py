@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import aiohttp
 
+from orchard.core.connections import that_end
 from orchard.gateway.errors import EngineRefused, EngineUnavailable
 from orchard.trajectories.messages import Message
 
@@ -86,7 +87,7 @@ class ModelServer:
                 trace_configs=[trace],
                 headers=self._headers,
                 timeout=self._timeout,
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_SECONDS),
+                connector=that_end(aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_SECONDS)),
                 read_bufsize=1 << 20,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )

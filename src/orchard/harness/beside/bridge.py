@@ -35,7 +35,7 @@ class Bridge(ABC):
                 raise
             return  # the fork has ended; its exit is looked at elsewhere
         finally:
-            writer.close()
+            writer.transport.abort()
             await self.end()
 
     @abstractmethod

@@ -102,13 +102,14 @@ class Faulty:
     ) -> None:  # fmt: skip
         swallow = fault.bad_gateway is not None
         upstream, up_writer = await self._dial()
+        writers.append(up_writer)
         ups = [up_writer]
         halves: list[asyncio.Task[None]] = []
         if fault.duplicate:
             twin, twin_writer = await self._dial()
+            writers.append(twin_writer)
             ups.append(twin_writer)
             halves.append(asyncio.ensure_future(self._copy(twin, [], Fault(), "duplicate")))
-        writers += ups
         back = Fault(cut_answer=1) if swallow else fault
         there = asyncio.ensure_future(self._copy(reader, ups, fault, "cut_request"))
         here = asyncio.ensure_future(self._copy(upstream, [] if swallow else [writer], back, "cut_answer"))

@@ -1,0 +1,48 @@
+"""HTTP connections that end: one of aiohttp's that is closed while its peer reads nothing stays open for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TypeVar
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+
+SILENT = 5.0  # seconds without a byte taken, until a connection that was closed is cut; up to twice as long in effect
+
+C = TypeVar("C", bound=aiohttp.BaseConnector)
+_ending: set[asyncio.Task[None]] = set()
+
+
+def that_end(connector: C) -> C:
+    """Return ``connector``, whose connections, once closed, send what is left only as long as their peer takes it.
+
+    So a request that is given up keeps no connection to a peer that hangs, and closing the session waits for none.
+    """
+    handler: partial[ResponseHandler] = partial(_Handler, loop=asyncio.get_running_loop())
+    connector._factory = handler  # pyright: ignore[reportPrivateUsage] - there is no public way to name it
+    return connector
+
+
+class _Handler(ResponseHandler):
+    def close(self) -> None:
+        transport = self.transport
+        super().close()
+        if transport is not None and transport.get_write_buffer_size():
+            task = asyncio.get_running_loop().create_task(_cut_when_silent(transport))
+            _ending.add(task)
+            task.add_done_callback(_ending.discard)
+
+
+async def _cut_when_silent(transport: asyncio.Transport) -> None:
+    left = transport.get_write_buffer_size()
+    try:
+        while left:
+            await asyncio.sleep(SILENT)
+            before, left = left, transport.get_write_buffer_size()
+            if left == before:
+                break
+    finally:  # the end of the loop, too, ends them
+        if left:
+            transport.abort()
