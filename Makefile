@@ -5,7 +5,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PYTEST := python -m pytest
 SPREAD := -n 4 --dist loadfile
-CLUSTER_TESTS := $(PYTEST) -q tests/kubernetes -m "not alone and not scaling" -n 3 --dist loadgroup && $(PYTEST) -q tests/kubernetes -m alone
+CLUSTER_TESTS := $(PYTEST) -q tests/kubernetes -m "not alone and not scaling" -n 3 --dist loadgroup --timeout 900 && $(PYTEST) -q tests/kubernetes -m alone --timeout 900
 ON_CLUSTER = $(if $(KUBECONFIG),,@trap 'python -m tests.kubernetes.cluster down' EXIT; python -m tests.kubernetes.cluster up &&)
 SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod

@@ -11,6 +11,7 @@ from typing import Any
 
 from deploy.images.build import build, push
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.processes import WITHIN
 from tests.kubernetes.daemon import our_address
 
 CHART = Path(__file__).parents[2] / "deploy" / "chart"
@@ -57,7 +58,7 @@ class Deployment:
 
     def uninstall(self) -> None:
         """Remove it, and wait for all of it to be gone."""
-        self.cluster.helm("-n", self.namespace, "uninstall", RELEASE, "--wait", "--timeout=120s")
+        self.cluster.helm("-n", self.namespace, "uninstall", RELEASE, "--wait", WITHIN)
 
     def secret(self, name: str, namespace: str | None = None) -> dict[str, bytes]:
         """Return the data of a Secret."""

@@ -29,8 +29,8 @@ def refused(
     def bites() -> bool:
         try:
             attempt()
-        except MachineUnfit:
-            return True
+        except MachineUnfit as error:
+            return WORDS in str(error)
         return False
 
     try:
@@ -38,7 +38,7 @@ def refused(
         cluster.apply(
             {"apiVersion": _GROUP, "kind": "ValidatingAdmissionPolicyBinding", "metadata": about, "spec": bound}
         )
-        wait_until(bites, 60, "the rule to bite")
+        wait_until(bites, "the rule to bite")
         yield
     finally:
         for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.processes import PATIENCE, WITHIN
 from tests.kubernetes.daemon import settings_for
 from tests.kubernetes.rules import WORDS, refused
 from tests.support.waiting import until
@@ -28,10 +29,10 @@ def pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
     return cluster.get("-n", namespace, "pods")["items"]
 
 
-async def gone(cluster: Cluster, namespace: str, seconds: float = 30) -> None:
-    async with asyncio.timeout(seconds):
+async def gone(cluster: Cluster, namespace: str) -> None:
+    async with asyncio.timeout(PATIENCE):
         while await asyncio.to_thread(pods, cluster, namespace):  # noqa: ASYNC110 - the cluster rings no bell here
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(1)
 
 
 @pytest.mark.parametrize("injection", ["init", "image-volume"])
@@ -78,7 +79,7 @@ async def test_a_sandbox_that_one_replica_does_not_reach_is_not_ended_under_the_
     first, second = replica(), replica()
     spec = SandboxSpec(cluster.image("busybox"), ttl=300)
     made = await first.create(spec, "kept")
-    ready = ("wait", "--for=condition=Ready", f"pod/{name_of(made.id)}", "--timeout=60s")
+    ready = ("wait", "--for=condition=Ready", f"pod/{name_of(made.id)}", WITHIN)
     await asyncio.to_thread(cluster.kubectl, "-n", namespace, *ready)
     live = await second.live()
     await until(lambda: has_run(live.cache.known(name_of(made.id)) or {}))
@@ -220,7 +221,7 @@ async def test_what_finds_no_room_in_time_says_why_and_leaves_nothing(
 ) -> None:
     backend = replica(node_selector={"no": "such-node"})
     with pytest.raises(CreateFailed) as caught:
-        await backend.create(SandboxSpec(cluster.image("busybox"), ttl=300, create_timeout=1.5), "late")
+        await backend.create(SandboxSpec(cluster.image("busybox"), ttl=300, create_timeout=15), "late")
     assert caught.value.reason == "unschedulable"
     assert "selector" in caught.value.message
     assert pods(cluster, namespace) == []
@@ -288,9 +289,10 @@ async def test_a_pod_that_a_rule_of_the_cluster_refuses_fails_with_its_words_and
 async def test_a_sandbox_ends_by_its_ttl_with_its_reason(cluster: Cluster, namespace: str, replica: Replicas) -> None:
     backend, other = replica(), replica()
     made = await backend.create(SandboxSpec(cluster.image("busybox"), ttl=1.5), "short")
-    async with asyncio.timeout(30):
-        while (info := await other.get(made.id)).state is not State.GONE:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.1)
+    for each in (other, backend):  # each learns of it by a watch of its own
+        async with asyncio.timeout(PATIENCE):
+            while (info := await each.get(made.id)).state is not State.GONE:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.1)
     assert info.reason == "ttl"
     assert info.ended_at is not None
     with pytest.raises(SandboxGone) as caught:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.place import API, INTERNET, METADATA, PKI, PRIVATE_PASSWORD, PRIVATE_SPEED, PRIVATE_USER
-from tests.kubernetes.cluster.processes import run, wait_until
+from tests.kubernetes.cluster.processes import WITHIN, run, wait_until
 from tests.kubernetes.cluster.simulated import LABEL
 
 from orchard.core.errors import MachineUnfit
@@ -33,7 +33,7 @@ def ready(cluster: Cluster, namespace: str, *pods: dict[str, Any]) -> dict[str, 
     cluster.apply(*pods, namespace=namespace)
     names = [item["metadata"]["name"] for item in pods]
     waiting = [f"pod/{name}" for name in names]
-    cluster.kubectl("-n", namespace, "wait", "--for=condition=Ready", *waiting, "--timeout=90s")
+    cluster.kubectl("-n", namespace, "wait", "--for=condition=Ready", *waiting, WITHIN)
     return {name: cluster.get("-n", namespace, "pod", name)["status"]["podIP"] for name in names}
 
 
@@ -86,7 +86,7 @@ def test_image_of_the_registry_runs_on_each_node(cluster: Cluster, namespace: st
 
 def test_static_binary_runs_on_scratch(cluster: Cluster, namespace: str) -> None:
     cluster.apply(pod("only", cluster.image("scratch"), ["/app", "hello"], restartPolicy="Never"), namespace=namespace)
-    cluster.kubectl("-n", namespace, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/only", "--timeout=60s")
+    cluster.kubectl("-n", namespace, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/only", WITHIN)
     assert cluster.kubectl("-n", namespace, "logs", "only") == "hello\n"
 
 
@@ -114,7 +114,7 @@ def test_names_of_services_resolve_and_answer_across_nodes(cluster: Cluster, nam
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": ports}, namespace=namespace
     )
     name = f"web.{namespace}.svc.cluster.local"
-    wait_until(lambda: "root:x:0" in fetch(cluster, namespace, "client", name, 80), 30, f"an answer of {name}")
+    wait_until(lambda: "root:x:0" in fetch(cluster, namespace, "client", name, 80), f"an answer of {name}")
 
 
 @pytest.mark.parametrize("direction", ["Ingress", "Egress"])
@@ -126,14 +126,14 @@ def test_network_policy_bites_and_lets_go(cluster: Cluster, namespace: str, dire
     def answered() -> bool:
         return "root:x:0" in fetch(cluster, namespace, "client", address)
 
-    wait_until(answered, 20, "the client to reach the server without a policy")
+    wait_until(answered, "the client to reach the server without a policy")
     who = {"Ingress": "server", "Egress": "client"}[direction]
     spec: dict[str, Any] = {"podSelector": {"matchLabels": {"name": who}}, "policyTypes": [direction]}
     policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny"}, "spec": spec}
     cluster.apply(policy, namespace=namespace)
-    wait_until(lambda: not answered(), 20, f"{direction} to be denied")
+    wait_until(lambda: not answered(), f"{direction} to be denied")
     cluster.apply({**policy, "spec": {**spec, direction.lower(): _OPEN}}, namespace=namespace)
-    wait_until(answered, 20, f"{direction} to be allowed again")
+    wait_until(answered, f"{direction} to be allowed again")
 
 
 def test_pod_reaches_what_a_policy_is_to_forbid(own_cluster: Cluster, namespace: str) -> None:
@@ -154,7 +154,6 @@ def test_private_registry_wants_its_password(own_cluster: Cluster, namespace: st
     refused = {"ErrImagePull", "ImagePullBackOff"}
     wait_until(
         lambda: cluster.kubectl("-n", namespace, "get", "pod", "without", "-o", f"jsonpath={reason}") in refused,
-        60,
         "a refused pull",
     )
 
@@ -194,7 +193,7 @@ def test_service_account_is_refused_by_priority_and_fairness(own_cluster: Cluste
             refused = client.get(f"/api/v1/namespaces/{namespace}/pods")
             assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
             assert own_cluster.get("-n", namespace, "pods")["items"] == []
-        wait_until(lambda: client.get("/version").status_code == 200, 20, "an answer again")
+        wait_until(lambda: client.get("/version").status_code == 200, "an answer again")
 
 
 def test_stopped_part_comes_back_and_keeps_its_state(own_cluster: Cluster, namespace: str) -> None:
@@ -226,6 +225,6 @@ def test_frozen_store_stops_writes_and_lets_them_go_on(own_cluster: Cluster, nam
 def test_unplugged_node_is_lost_and_comes_back(own_cluster: Cluster) -> None:
     lost = own_cluster.nodes[-1]
     with own_cluster.unplugged(lost):
-        own_cluster.kubectl("wait", "--for=condition=Ready=Unknown", f"node/{lost}", "--timeout=90s")
+        own_cluster.kubectl("wait", "--for=condition=Ready=Unknown", f"node/{lost}", WITHIN)
     states = {item["type"]: item["status"] for item in own_cluster.get("node", lost)["status"]["conditions"]}
     assert states["Ready"] == "True"

@@ -219,3 +219,4 @@ async def test_a_commit_beyond_its_size_is_refused_and_the_sandbox_lives_on(clus
         assert caught.value.reason == "too_large"
         (await box.run("echo small > /large")).check()
         assert (await box.commit("small")).startswith("sha256:")
+    await backend.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from deploy.images import build as images
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.cluster.processes import wait_until
+from tests.kubernetes.cluster.processes import PATIENCE, WITHIN, wait_until
 from tests.kubernetes.daemon import settings_for
 from tests.kubernetes.deployment import RELEASE, Deployment, deployed
 from tests.support.waiting import until
@@ -27,6 +27,7 @@ from orchard.sandbox.kubernetes.rights import Right, reaper_rights, rights
 from orchard.sandbox.types import SandboxSpec
 
 pytestmark = pytest.mark.timeout(900)  # the images may have to be built first
+_OUTLIVES = 60.0  # seconds of a sandbox that must outlive every replica: one that goes may still reap
 SERVICE = "app.kubernetes.io/component=service"
 LOGIN = "registry-login"
 """Credentials that the settings name and nobody has made: sandboxes of public images do without."""
@@ -86,21 +87,19 @@ def test_check_in_the_cluster_finds_it_fit(release: Deployment) -> None:
 
 async def test_reaper_removes_what_has_ended_with_every_replica_dead(release: Deployment, orchard: Orchard) -> None:
     cluster, where, sandboxes = release.cluster, ("-n", release.namespace), ("-n", release.sandboxes)
-    box = await orchard.create(cluster.image("busybox"), ttl=10)
+    box = await orchard.create(cluster.image("busybox"), ttl=_OUTLIVES)
     cluster.kubectl(*where, "scale", f"deployment/{RELEASE}", "--replicas=0")
     try:
-        cluster.kubectl(*where, "wait", "--for=delete", "pod", "-l", SERVICE, "--timeout=60s")
+        cluster.kubectl(*where, "wait", "--for=delete", "pod", "-l", SERVICE, WITHIN)
         ended = ("Succeeded", "Failed")
-        wait_until(
-            lambda: cluster.get(*sandboxes, "pod", name_of(box.id))["status"]["phase"] in ended, 60, "its own end"
-        )
+        wait_until(lambda: cluster.get(*sandboxes, "pod", name_of(box.id))["status"]["phase"] in ended, "its own end")
         cluster.kubectl(*where, "create", "job", f"--from=cronjob/{RELEASE}-reap", "once")
-        cluster.kubectl(*where, "wait", "job/once", "--for=condition=Complete", "--timeout=90s")
+        cluster.kubectl(*where, "wait", "job/once", "--for=condition=Complete", WITHIN)
         assert box.id in cluster.kubectl(*where, "logs", "job/once")
-        cluster.kubectl(*sandboxes, "wait", "--for=delete", f"pod/{name_of(box.id)}", "--timeout=30s")
+        cluster.kubectl(*sandboxes, "wait", "--for=delete", f"pod/{name_of(box.id)}", WITHIN)
     finally:
         cluster.kubectl(*where, "scale", f"deployment/{RELEASE}", "--replicas=2")
-        cluster.kubectl(*where, "rollout", "status", f"deployment/{RELEASE}", "--timeout=120s")
+        cluster.kubectl(*where, "rollout", "status", f"deployment/{RELEASE}", WITHIN)
 
 
 def test_output_goes_on_while_every_replica_is_replaced(release: Deployment) -> None:
@@ -110,14 +109,14 @@ def test_output_goes_on_while_every_replica_is_replaced(release: Deployment) -> 
     count = "i=0; while [ $i -lt 30 ]; do echo line $i; i=$((i+1)); sleep 1; done"
     pod = release.client("orchard", "sandbox", "run", cluster.image("busybox"), "--", "sh", "-c", count)
     cluster.apply(pod, namespace=release.namespace)
-    cluster.kubectl(*where, "wait", "pod/client", "--for=condition=Ready", "--timeout=90s")
-    wait_until(lambda: "line 3" in cluster.kubectl(*where, "logs", "client"), 90, "the first lines")
+    cluster.kubectl(*where, "wait", "pod/client", "--for=condition=Ready", WITHIN)
+    wait_until(lambda: "line 3" in cluster.kubectl(*where, "logs", "client"), "the first lines")
     cluster.kubectl(*where, "rollout", "restart", f"deployment/{RELEASE}")
-    cluster.kubectl(*where, "rollout", "status", f"deployment/{RELEASE}", "--timeout=120s")
-    cluster.kubectl(*where, "wait", "pod/client", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s")
+    cluster.kubectl(*where, "rollout", "status", f"deployment/{RELEASE}", WITHIN)
+    cluster.kubectl(*where, "wait", "pod/client", "--for=jsonpath={.status.phase}=Succeeded", WITHIN)
     said = cluster.kubectl(*where, "logs", "client").splitlines()  # with its stderr: a renewal of its lease may wait
     assert [line for line in said if not line.startswith("the lease of sandbox")] == [f"line {n}" for n in range(30)]
-    wait_until(lambda: not before & {pod["metadata"]["name"] for pod in release.pods()}, 60, "the old replicas to go")
+    wait_until(lambda: not before & {pod["metadata"]["name"] for pod in release.pods()}, "the old replicas to go")
 
 
 def test_nobody_is_served_without_a_key(release: Deployment) -> None:
@@ -182,20 +181,20 @@ async def test_the_reapers_account_can_do_all_that_is_done_and_nothing_more(
 ) -> None:
     cluster, account = release.cluster, tmp_path / "kubeconfig"
     owner = KubernetesBackend(settings_for(cluster, release.sandboxes))
-    box = await owner.create(SandboxSpec(cluster.image("busybox"), ttl=8), "reaped")
+    box = await owner.create(SandboxSpec(cluster.image("busybox"), ttl=_OUTLIVES), "reaped")
     await owner.close()  # nobody but a replica may see its end first; it writes the same event
     cluster.kubectl("-n", release.namespace, "scale", f"deployment/{RELEASE}", "--replicas=0")
     try:
-        cluster.kubectl("-n", release.namespace, "wait", "--for=delete", "pod", "-l", SERVICE, "--timeout=60s")
+        cluster.kubectl("-n", release.namespace, "wait", "--for=delete", "pod", "-l", SERVICE, WITHIN)
         cluster.write_kubeconfig(account, release.namespace, f"{RELEASE}-reap")
         recorder = Recorder(monkeypatch)
         settings = replace(settings_for(cluster, release.sandboxes), kubeconfig=account)
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(PATIENCE):
             while box.id not in {each.id for each in await KubernetesBackend(settings).reap()}:  # noqa: ASYNC110
                 await asyncio.sleep(0.5)
     finally:
         cluster.kubectl("-n", release.namespace, "scale", f"deployment/{RELEASE}", "--replicas=2")
-        cluster.kubectl("-n", release.namespace, "rollout", "status", f"deployment/{RELEASE}", "--timeout=120s")
+        cluster.kubectl("-n", release.namespace, "rollout", "status", f"deployment/{RELEASE}", WITHIN)
     assert not recorder.refused
     granted = {replace(right, required=False) for right in reaper_rights(release.sandboxes, settings)}
     assert granted - recorder.used <= {Right("get", "events", namespace=release.sandboxes, required=False)}
@@ -257,7 +256,7 @@ async def test_upgrade_keeps_keys_and_sandboxes_and_uninstall_leaves_nothing(clu
         assert told["api-key"] == before[0]["api-key"]
         assert now == [{**was[0], "quota": 0, "rate": 7}]
         release.uninstall()
-        cluster.kubectl("wait", "--for=delete", f"namespace/{release.sandboxes}", "--timeout=90s")
+        cluster.kubectl("wait", "--for=delete", f"namespace/{release.sandboxes}", WITHIN)
         wide = json.loads(
             cluster.kubectl("get", "clusterroles,clusterrolebindings,roles,rolebindings", "-A", "-o", "json")
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.kubernetes.cluster.processes import WITHIN
 from tests.system.test_snippets import compare, snippets, steps
 
 from orchard.sandbox.kubernetes import KubernetesSettings
@@ -25,14 +26,14 @@ def cleared(cluster: Cluster) -> Iterator[None]:
 
     def clear() -> None:
         cluster.helm("uninstall", "orchard", "--namespace", "orchard", "--ignore-not-found")
-        cluster.kubectl("delete", "namespace", "orchard", "orchard-sandboxes", "--ignore-not-found", "--timeout=120s")
+        cluster.kubectl("delete", "namespace", "orchard", "orchard-sandboxes", "--ignore-not-found", WITHIN)
 
     clear()
     yield
     clear()
 
 
-@pytest.mark.timeout(900)  # the images may have to be built first
+@pytest.mark.timeout(1500)  # the images may have to be built first
 @pytest.mark.usefixtures("cleared")
 def test_page_is_true_from_install_to_uninstall(cluster: Cluster, tmp_path: Path) -> None:
     code = "".join(snippet.code for snippet in snippets() if snippet.page == PAGE and snippet.lane == "cluster")

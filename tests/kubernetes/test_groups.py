@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
+from tests.support.waiting import until
 
 from orchard.core.errors import CreateFailed, InvalidArgument
 from orchard.sandbox import Orchard, Sandbox
@@ -41,7 +42,7 @@ async def test_a_younger_group_makes_way_with_all_it_holds(
     first, second = (replica(requests=seat, limits=limits(seat)) for _ in range(2))
 
     def member(group: str) -> SandboxSpec:
-        return SandboxSpec(cluster.image("busybox"), ttl=300, create_timeout=90, labels={GROUP_LABEL: group})
+        return SandboxSpec(cluster.image("busybox"), ttl=300, create_timeout=240, labels={GROUP_LABEL: group})
 
     await first.create(member("old"), "old-0")
     await asyncio.sleep(1.1)  # the API server's clock ticks in seconds
@@ -64,7 +65,7 @@ async def test_two_groups_that_do_not_fit_together_come_one_after_the_other(
     inside: list[int] = []
 
     async def work(door: Orchard) -> list[Sandbox]:
-        async with door.sandboxes(cluster.image("busybox"), 2, ttl=300, create_timeout=90) as boxes:
+        async with door.sandboxes(cluster.image("busybox"), 2, ttl=300, create_timeout=240) as boxes:
             inside.append(len(boxes))
             results = await asyncio.gather(*(box.run("echo here") for box in boxes))
             assert [result.text for result in results] == ["here\n"] * 2
@@ -73,7 +74,7 @@ async def test_two_groups_that_do_not_fit_together_come_one_after_the_other(
     one, other = await asyncio.gather(*(work(door) for door in doors))
     assert inside == [2, 2]
     assert len({box.id for box in one + other}) == 4
-    assert cluster.get("-n", namespace, "pods")["items"] == []
+    await until(lambda: cluster.get("-n", namespace, "pods")["items"] == [])
 
 
 async def test_a_group_with_one_that_fails_is_none(cluster: Cluster, namespace: str, replica: Replicas) -> None:

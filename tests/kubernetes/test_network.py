@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.cluster.processes import wait_until
+from tests.kubernetes.cluster.processes import PATIENCE, wait_until
 from tests.kubernetes.daemon import our_address, settings_for
 from tests.kubernetes.test_cluster import pod, ready
 from tests.support.waiting import until
@@ -133,12 +133,12 @@ def all_of(targets: Targets, verdict: bool) -> dict[str, bool]:
 async def test_without_network_nothing_is_reached_that_any_other_pod_reaches(place: Place) -> None:
     targets = place.inside() + place.names() + place.world()
     place.plain("plain")
-    wait_until(lambda: place.reached_by("plain", targets) == all_of(targets, True), 30, "a plain Pod to reach all")
+    await told_from(place, "plain", targets, all_of(targets, True))
     async with place.orchard.sandbox(place.image) as box:
         assert await reached(box, targets) == all_of(targets, False)
         ask = "import socket, time; t = time.monotonic()\ntry: socket.getaddrinfo('example.com', 80); print('found')\n"
         ask += "except OSError: print(time.monotonic() - t)"
-        assert float((await box.run(["python3", "-c", ask])).check().text) < 1
+        assert float((await box.run(["python3", "-c", ask])).check().text) < 4  # to be ignored takes 5 or more
 
 
 async def test_an_open_network_is_the_world_and_names_but_nothing_inside(place: Place) -> None:
@@ -150,13 +150,18 @@ async def test_an_open_network_is_the_world_and_names_but_nothing_inside(place: 
         assert (await box.run(["python3", "-c", ask])).check().text.strip() == inside[1][2]
 
 
+async def told_from(place: Place, name: str, targets: Targets, found: dict[str, bool]) -> None:
+    """Wait, in a thread, until a plain Pod finds so: leases of sandboxes are renewed meanwhile."""
+    await asyncio.to_thread(wait_until, lambda: place.reached_by(name, targets) == found, f"{name} to find {found}")
+
+
 async def until_told(box: Sandbox, targets: Targets, verdict: bool) -> None:
     """Only ``none`` holds from the first moment; else a policy takes a while to bite, one that allows too."""
 
     async def told() -> bool:
         return await reached(box, targets) == all_of(targets, verdict)
 
-    await eventually(told, 30, f"not all of {[name for name, *_ in targets]} became {verdict}")
+    await eventually(told, PATIENCE, f"not all of {[name for name, *_ in targets]} became {verdict}")
 
 
 @asynccontextmanager
@@ -186,11 +191,9 @@ async def test_only_clients_get_in_and_only_to_the_daemon(place: Place) -> None:
         daemon: Targets = [("sandboxd", "tcp", address, PORT)]
         server: Targets = [("server", "tcp", address, 9000)]
         shut = all_of(daemon + server, False)
-        wait_until(lambda: place.reached_by("stranger", daemon + server) == shut, 30, "the stranger to be kept out")
+        await told_from(place, "stranger", daemon + server, shut)
         only = all_of(daemon, True) | all_of(server, False)
-        wait_until(
-            lambda: place.reached_by("client", daemon + server) == only, 30, "the client to reach the daemon alone"
-        )
+        await told_from(place, "client", daemon + server, only)
 
 
 @asynccontextmanager
@@ -208,7 +211,8 @@ async def ours(place: Place) -> AsyncIterator[tuple[str, int, list[str]]]:
         yield address, server.sockets[0].getsockname()[1], seen
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("a_hundred_pods")
+@pytest.mark.timeout(900, func_only=True)
 async def test_no_command_ever_runs_before_the_network_is_shut(place: Place) -> None:
     """Sixty sandboxes at once, each of which tries at once: as its entrypoint, and by the first command."""
     image = place.cluster.image("busybox")
@@ -225,7 +229,7 @@ async def test_no_command_ever_runs_before_the_network_is_shut(place: Place) -> 
             async def gets_out() -> bool:
                 return (await box.run(out)).text == f"OUT command {world[0]}\n"
 
-            await eventually(gets_out, 20, "the attempt itself does not work")
+            await eventually(gets_out, PATIENCE, "the attempt itself does not work")
         script = leave(api, (address, port))
 
         async def one() -> str:
@@ -243,14 +247,16 @@ async def test_no_command_ever_runs_before_the_network_is_shut(place: Place) -> 
 async def test_where_no_policy_bites_a_sandbox_without_network_is_not_made(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchard.sandbox.kubernetes.pod._SEAL_SECONDS", 4.0)
     async with place.orchard.sandbox(place.cluster.image("busybox")):
         pass
+    monkeypatch.setattr("orchard.sandbox.kubernetes.pod._SEAL_SECONDS", 4.0)
     place.cluster.kubectl("-n", place.namespace, "delete", "networkpolicy", EVERY, OPEN)
     with pytest.raises(CreateFailed) as caught:
         await place.orchard.create(place.cluster.image("busybox"))
     assert caught.value.reason == "not_sealed"
-    assert place.cluster.get("-n", place.namespace, "pods")["items"] == []
+    await asyncio.to_thread(
+        wait_until, lambda: place.cluster.get("-n", place.namespace, "pods")["items"] == [], "its Pod to go"
+    )
 
 
 @pytest.mark.parametrize("network", ["none", "open"])

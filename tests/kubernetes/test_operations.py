@@ -82,8 +82,8 @@ def test_every_object_of_the_chart_is_taken_to_the_letter(release: Deployment) -
 
 async def test_monitor_leads_to_the_metrics_of_every_replica(release: Deployment) -> None:
     assert release.get("servicemonitor", RELEASE)["metadata"]["labels"]["release"] == "prometheus"
-    wait_until(lambda: release.replicas >= LEAST and release.whole(), 120, "the replicas of the scaler")
-    wait_until(lambda: len(targets(release)[0]) == len(release.pods()), 60, "the word of each replica's address")
+    wait_until(lambda: release.replicas >= LEAST and release.whole(), "the replicas of the scaler")
+    wait_until(lambda: len(targets(release)[0]) == len(release.pods()), "the word of each replica's address")
     urls, header = targets(release)
     assert sorted(urls) == sorted(f"{url}/v1/metrics" for url in release.urls())
     async with aiohttp.ClientSession() as http:
@@ -99,15 +99,15 @@ async def test_monitor_leads_to_the_metrics_of_every_replica(release: Deployment
 
 
 def test_scaler_holds_its_least_and_says_what_it_reads(release: Deployment) -> None:
-    wait_until(lambda: "ScalingActive" in release.scaler(), 60, "the scaler's first look")
+    wait_until(lambda: "ScalingActive" in release.scaler(), "the scaler's first look")
     assert release.replicas >= LEAST
     assert release.scaler()["AbleToScale"][0] == "True"
     reads = ("True", "ValidMetricFound") if release.cluster.tells_use else ("False", "FailedGetResourceMetric")
-    wait_until(lambda: release.scaler()["ScalingActive"] == reads, 180, f"{reads}")
+    wait_until(lambda: release.scaler()["ScalingActive"] == reads, f"{reads}")
 
 
 def test_upgrade_leaves_the_number_to_the_scaler(release: Deployment, tmp_path: Path) -> None:
-    wait_until(lambda: release.replicas >= LEAST, 60, "the scaler's least")
+    wait_until(lambda: release.replicas >= LEAST, "the scaler's least")
     release.cluster.kubectl("-n", release.namespace, "scale", f"deployment/{RELEASE}", f"--replicas={MOST}")
     release.helm("upgrade", tmp_path, **WATCHED)
     kept = release.replicas
@@ -122,12 +122,12 @@ def test_scaler_that_is_switched_on_begins_with_what_is_there(release: Deploymen
 
 
 def test_budget_lets_a_replica_go_at_a_time_also_at_the_scalers_least(release: Deployment) -> None:
-    wait_until(lambda: release.replicas >= LEAST and release.whole(), 120, "the replicas of the scaler")
+    wait_until(lambda: release.replicas >= LEAST and release.whole(), "the replicas of the scaler")
     count = release.replicas
-    wait_until(lambda: release.budget() == (count, count - 1, count, 1), 60, f"{count} healthy, of which one may go")
+    wait_until(lambda: release.budget() == (count, count - 1, count, 1), f"{count} healthy, of which one may go")
     name = release.pods()[0]["metadata"]["name"]
     evict = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": release.namespace}}
     path = f"/api/v1/namespaces/{release.namespace}/pods/{name}/eviction"
     release.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(evict))
-    wait_until(lambda: name not in {each["metadata"]["name"] for each in release.pods()}, 90, f"the end of {name}")
-    wait_until(lambda: release.budget() == (count, count - 1, count, 1), 120, "another replica in its place")
+    wait_until(lambda: name not in {each["metadata"]["name"] for each in release.pods()}, f"the end of {name}")
+    wait_until(lambda: release.budget() == (count, count - 1, count, 1), "another replica in its place")

@@ -62,7 +62,7 @@ async def test_commands_and_tunnels_go_on_when_any_replica_dies(
             seen += chunk.data
             if len(killed) < 2 and len(seen) > 30 * (len(killed) + 1):
                 # the replica with most connections: streams, carriers
-                killed.append(max(front.open, key=lambda port: front.open[port]))
+                killed.append(max(front.open.keys() - set(killed), key=lambda port: front.open[port]))
                 await asyncio.to_thread(running.kill, killed[-1])
         assert seen.decode().split() == [str(i) for i in range(1, 81)]
         assert (await once).text == "x\n"
@@ -78,8 +78,11 @@ async def test_any_replica_answers_for_what_another_made(running: Replicas, fron
         same = await other.attach(box.id)
         assert (await same.run("echo $((6 * 7))")).text == "42\n"
         await same.extend(900)
-        ends = [(await door.get(box.id)).expires_at for door in (one, other, third)]
-        assert len(set(ends)) == 1
+
+        async def agree() -> bool:
+            return len({(await door.get(box.id)).expires_at for door in (one, other, third)}) == 1
+
+        await until(agree)
         await until(lambda: is_listed(third, box.id))
         await third.delete(box.id)
         for door in (one, other, third):
@@ -94,7 +97,7 @@ async def is_listed(door: Orchard, sandbox_id: str) -> bool:
 
 
 async def test_renewing_at_one_replica_is_renewing(running: Replicas, front: Front, image: str) -> None:
-    window = 8.0
+    window = 12.0
     async with running.door(0) as one, running.door(1) as other:
         made = await one.create_from(SandboxSpec(image, ttl=600, heartbeat=window))
         same = await other.attach(made.id)
@@ -102,8 +105,10 @@ async def test_renewing_at_one_replica_is_renewing(running: Replicas, front: Fro
             await asyncio.sleep(window / 4)
             await same.renew()
         assert (await made.run("echo alive")).text == "alive\n"
-        await until(lambda: is_gone(one, made.id))
+        for door in (one, other):  # each learns of it by a watch of its own
+            await until(lambda door=door: is_gone(door, made.id))
         assert {(await door.get(made.id)).reason for door in (one, other)} == {"heartbeat"}
+        await made.delete()
 
 
 async def is_gone(door: Orchard, sandbox_id: str) -> bool:
@@ -125,7 +130,7 @@ async def test_a_create_whose_replica_dies_is_joined_at_another(
     making = asyncio.ensure_future(orchard.create(image, ttl=600, key="joined"))
 
     async def begun() -> bool:
-        return {pod["metadata"]["name"] for pod in await asyncio.to_thread(running.pods)} > before
+        return bool({pod["metadata"]["name"] for pod in await asyncio.to_thread(running.pods)} - before)
 
     await until(begun)
     (port,) = (port for port, count in front.open.items() if count)
@@ -242,10 +247,12 @@ async def test_a_client_in_the_cluster_goes_direct(
         assert (await (await orchard.attach(box.id)).run("echo through")).text == "through\n"
 
 
+@pytest.mark.usefixtures("a_hundred_pods")
+@pytest.mark.timeout(900, func_only=True)
 async def test_fifty_users_at_once(running: Replicas, front: Front, image: str) -> None:
     async def use(number: int) -> str:
         door = Orchard(front.url, api_key=running.key, labels={"user": str(number)})
-        async with door, door.sandbox(image, ttl=600, create_timeout=200) as box:
+        async with door, door.sandbox(image, ttl=600) as box:
             await box.files.write("/who", f"user {number}".encode())
             result = await box.run("cat /who")
             assert [info.id for info in await door.list({"user": str(number)})] == [box.id]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.cluster.processes import run
+from tests.kubernetes.cluster.processes import WITHIN, run
 
 from orchard.core.errors import CreateFailed, NotFound, SandboxGone
 from orchard.sandbox import Orchard, Sandbox
@@ -168,7 +168,7 @@ def drain(cluster: Cluster, namespace: str, pod: str) -> None:
     node = cluster.get("-n", namespace, "pod", pod)["spec"]["nodeName"]
     ours = f"--pod-selector=label.orchard/test={namespace}"
     try:
-        cluster.kubectl("drain", node, ours, "--force", "--delete-emptydir-data", "--timeout=60s")
+        cluster.kubectl("drain", node, ours, "--force", "--delete-emptydir-data", WITHIN)
     finally:
         cluster.kubectl("uncordon", node)
 
@@ -310,7 +310,7 @@ async def test_a_copy_of_a_pod_is_never_taken_for_the_sandbox(
     del pod["status"], pod["spec"]["nodeName"]
     await asyncio.to_thread(own_cluster.apply, pod, namespace=namespace)
     await asyncio.to_thread(
-        own_cluster.kubectl, "-n", namespace, "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s"
+        own_cluster.kubectl, "-n", namespace, "wait", "--for=condition=Ready", f"pod/{name}", WITHIN
     )
     for each in (backend, replica()):
         assert (await each.get(made.id)).reason == "deleted"

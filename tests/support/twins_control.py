@@ -153,7 +153,7 @@ class Beating(Wrapped):
 
     async def create(self, spec: SandboxSpec, key: str) -> SandboxInfo:
         info = await self.inner.create(spec, key)
-        if spec.heartbeat == 6:
+        if spec.heartbeat == 10:
             _beating.add(info.id)
         return info
 

@@ -83,7 +83,9 @@ async def run_in(
             return 0
         try:
             return await _attended(process, stdin=stdin, on_terminal="pty" in options)
-        except (asyncio.CancelledError, BrokenPipeError):
+        except OrchardError:
+            raise
+        except BaseException:  # interrupted, or its output cannot be passed on: nobody waits for it any more
             await finish(_kill(process))
             raise
 

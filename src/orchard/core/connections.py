@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -30,19 +31,31 @@ class _Handler(ResponseHandler):
         transport = self.transport
         super().close()
         if transport is not None and transport.get_write_buffer_size():
-            task = asyncio.get_running_loop().create_task(_cut_when_silent(transport))
+            task = asyncio.get_running_loop().create_task(_end(transport))
             _ending.add(task)
             task.add_done_callback(_ending.discard)
 
 
-async def _cut_when_silent(transport: asyncio.Transport) -> None:
+async def cut_when_silent(transport: asyncio.WriteTransport, wanted: Callable[[], bool] = lambda: False) -> None:
+    """Cut a connection whose peer takes nothing of what is left to send; return then, or once nothing is left.
+
+    Args:
+        transport: the connection.
+        wanted: whether somebody waits for what is left to be taken; so long silence is no reason.
+    """
     left = transport.get_write_buffer_size()
+    while left:
+        waited_for = wanted()
+        await asyncio.sleep(SILENT)
+        before, left = left, transport.get_write_buffer_size()
+        if left == before and not waited_for:
+            transport.abort()
+            return
+
+
+async def _end(transport: asyncio.Transport) -> None:
     try:
-        while left:
-            await asyncio.sleep(SILENT)
-            before, left = left, transport.get_write_buffer_size()
-            if left == before:
-                break
-    finally:  # the end of the loop, too, ends them
-        if left:
+        await cut_when_silent(transport)
+    finally:  # the end of the loop, too, ends it
+        if transport.get_write_buffer_size():
             transport.abort()

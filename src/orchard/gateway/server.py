@@ -87,23 +87,30 @@ class Gateway:
         return f"http://{self._config.host}:{self._port}"
 
     async def __aenter__(self) -> Gateway:
-        await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._config.host, self._config.port, backlog=1024).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise Conflict(
-                f"cannot listen on {self._config.host}:{self._config.port}: {error.strerror}",
-                hint="take another port, or 0 for a free one",
-            ) from error
-        self._port = int(self._runner.addresses[0][1])
-        self._sockets = SocketFolder()
+            await self._runner.setup()
+            await self._listen()
+            self._sockets = SocketFolder()
+        except BaseException:
+            await finish(self._runner.cleanup())
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await finish(self._stop())
+
+    async def _listen(self) -> None:
+        site = web.TCPSite(self._runner, self._config.host, self._config.port, backlog=1024)
+        try:
+            await finish(site.start())  # a start that is cut may leave a socket that nobody holds
+        except OSError as error:
+            raise Conflict(
+                f"cannot listen on {self._config.host}:{self._config.port}: {error.strerror}",
+                hint="take another port, or 0 for a free one",
+            ) from error
+        self._port = int(self._runner.addresses[0][1])
 
     async def _stop(self) -> None:
         for session in set(self._sessions.values()):
@@ -161,14 +168,23 @@ class Gateway:
                 budget=session.budget.facts(), engine=session.engine.name, model=model, training=session.training,
             )
         )  # fmt: skip
-        assert self._runner.server is not None
-        server = await asyncio.get_running_loop().create_unix_server(self._runner.server, str(path))
-        self._servers[session_id] = server
-        self._sessions[session_id] = self._keys[session.api_key] = self._by_socket[str(path)] = session
-        self._sessions |= {name: session} if name else {}
-        self._transports[session_id] = WeakSet()
+        await self._serve(session, name, str(path))
         log.debug("session %s opened: engine %s, labels %s", session_id, session.engine.name, dict(session.labels))
         return session
+
+    async def _serve(self, session: Session, name: str, path: str) -> None:
+        """Know a session from now on, and listen on its socket."""
+        assert self._runner.server is not None
+        server = await asyncio.get_running_loop().create_unix_server(self._runner.server, path, start_serving=False)
+        self._servers[session.id] = server
+        self._sessions[session.id] = self._keys[session.api_key] = self._by_socket[path] = session
+        self._sessions |= {name: session} if name else {}
+        self._transports[session.id] = WeakSet()
+        try:
+            await server.start_serving()
+        except BaseException:
+            await self.close_session(session)
+            raise
 
     def _check_access(self, access: Access) -> None:
         name = access.name

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import suppress
+from typing import Any
 
-from orchard.core.errors import MachineUnfit, NotFound, OrchardError, Unavailable
-from orchard.core.tasks import unwrapped
+from orchard.core.errors import MachineUnfit, NotFound, OrchardError, Unavailable, text_of
+from orchard.core.tasks import finish, unwrapped
 from orchard.gateway import Gateway
 from orchard.harness.protocol import Harness
 from orchard.harness.registry import create_harness
@@ -81,15 +82,19 @@ class RolloutEngine:
                     for _ in range(self._bounds.run + self._bounds.grade):
                         group.create_task(self._work(queue))
         finally:
-            shared = [going_ahead, *self._harnesses.values()]
-            for task in shared:
-                task.cancel()
-            await asyncio.gather(*shared, return_exceptions=True)
-            await self._preparation.close()
-            for installed in self._harnesses.values():
-                if not installed.cancelled() and installed.exception() is None:
-                    await installed.result()[0].close()
-            await self._orchard.close()
+            await finish(self._end(going_ahead))
+
+    async def _end(self, going_ahead: asyncio.Task[None]) -> None:
+        """End what the rollouts shared; where one end fails, the others still come."""
+        shared = [going_ahead, *self._harnesses.values()]
+        for task in shared:
+            task.cancel()
+        await asyncio.gather(*shared, return_exceptions=True)
+        await _ended("the preparation", self._preparation.close())
+        for name, installed in self._harnesses.items():
+            if not installed.cancelled() and installed.exception() is None:
+                await _ended(f"harness {name}", installed.result()[0].close())
+        await _ended("the way to the sandboxes", self._orchard.close())
 
     def _open(self, jobs: Iterable[Job], closed: set[str]) -> Iterator[Job]:
         for job in jobs:
@@ -179,6 +184,13 @@ async def _installed(name: str) -> tuple[Harness, str]:
     harness = create_harness(name)
     await harness.install()
     return harness, await harness.version()
+
+
+async def _ended(what: str, end: Coroutine[Any, Any, None]) -> None:
+    try:
+        await end
+    except Exception as error:  # noqa: BLE001 - of a driver, which may raise anything; all rollouts are closed
+        log.warning("%s could not be closed: %s", what, text_of(error))
 
 
 async def sweep(orchard: Orchard, run: str) -> int:

@@ -58,7 +58,7 @@ class SyncOrchard:
         )
 
     def __enter__(self) -> Self:
-        self._bridge.call(self._inner.__aenter__())
+        self._bridge.enter(self._inner)
         return self
 
     def __exit__(
@@ -111,7 +111,13 @@ class SyncOrchard:
         return SyncOwnedSandboxes(self._inner.sandboxes(image, count, key=key, **options), self._bridge)
 
     def create(self, image: str, *, key: str | None = None, **options: Unpack[SandboxOptions]) -> SyncSandbox:
-        """Make a sandbox without an owner: only ``ttl``, ``idle`` and ``delete`` end it.
+        """Make a sandbox without an owner: only ``ttl``, ``idle`` and ``delete`` end it. Cancelled, it leaves nothing.
+
+        Args:
+            image: see ``SandboxSpec.image``.
+            key: idempotency key: the same again gives the same sandbox, also after an error. Made up by default, and
+                then nothing is left after an error.
+            **options: see ``SandboxOptions``.
 
         Raises:
             CreateFailed: ``reason`` says why; nothing is left of it.
@@ -173,7 +179,7 @@ class SyncOwnedSandbox:
         self._inner, self._bridge = inner, bridge
 
     def __enter__(self) -> SyncSandbox:
-        return SyncSandbox(self._bridge.call(self._inner.__aenter__()), self._bridge)
+        return SyncSandbox(self._bridge.enter(self._inner), self._bridge)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -188,7 +194,7 @@ class SyncOwnedSandboxes:
         self._inner, self._bridge = inner, bridge
 
     def __enter__(self) -> list[SyncSandbox]:
-        return [SyncSandbox(each, self._bridge) for each in self._bridge.call(self._inner.__aenter__())]
+        return [SyncSandbox(each, self._bridge) for each in self._bridge.enter(self._inner)]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -261,13 +267,14 @@ class SyncSandbox:
         key: str | None = None,
         **options: Unpack[CommandOptions],
     ) -> SyncProcess:
-        """Start a command and return a handle to it. It goes on when this call's caller is cancelled or ends.
+        """Start a command and return a handle to it. It goes on when its caller is cancelled later, or ends.
 
         Args:
             command: text for the sandbox's shell, or an argv.
             timeout: seconds until its whole tree is killed; None: never.
             stdin: keep its stdin open for ``Process.send``.
-            key: operation id; the same again returns the same process. Made up by default.
+            key: operation id; the same again returns the same process, also after a cancelled call. Made up by default,
+                and then a call that is cancelled ends what it may have started.
             **options: see ``CommandOptions``.
 
         Raises:

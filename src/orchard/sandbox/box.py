@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any, Unpack
+from weakref import WeakValueDictionary
 
 from orchard.core.errors import InvalidArgument, NotFound, OrchardError, SandboxGone
 from orchard.core.ids import check_key
@@ -41,6 +42,7 @@ class Sandbox:
         self._baselines: dict[tuple[str, tuple[str, ...]], Baseline] = {}
         self._files = Files(self._transport)
         self._forwards: dict[tuple[asyncio.AbstractEventLoop, int], tuple[AsyncExitStack, int]] = {}
+        self._forwarding: WeakValueDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakValueDictionary()
 
     def __repr__(self) -> str:
         return f"Sandbox({self.id!r}, image={self._info.image!r}, backend={self._info.backend!r})"
@@ -110,13 +112,14 @@ class Sandbox:
         self, command: Command, *, timeout: float | None = None, stdin: bool = False, key: str | None = None,
         **options: Unpack[CommandOptions],
     ) -> Process:  # fmt: skip
-        """Start a command and return a handle to it. It goes on when this call's caller is cancelled or ends.
+        """Start a command and return a handle to it. It goes on when its caller is cancelled later, or ends.
 
         Args:
             command: text for the sandbox's shell, or an argv.
             timeout: seconds until its whole tree is killed; None: never.
             stdin: keep its stdin open for ``Process.send``.
-            key: operation id; the same again returns the same process. Made up by default.
+            key: operation id; the same again returns the same process, also after a cancelled call. Made up by default,
+                and then a call that is cancelled ends what it may have started.
             **options: see ``CommandOptions``.
 
         Raises:
@@ -125,7 +128,14 @@ class Sandbox:
         body = command_body(command, timeout, None, key, options)
         if stdin:
             body["stdin"] = "open"
-        reply = await self._transport.request(start_call(body, None))
+        try:
+            reply = await self._transport.request(start_call(body, None))
+        except OrchardError:
+            raise
+        except BaseException:
+            if key is None:  # nobody could find it
+                await finish(self._end(body["id"]))
+            raise
         return Process(self._transport, status_of(reply.json()))
 
     async def attach(self, process_id: str, *, stdout: int = 0, stderr: int = 0) -> Process:
@@ -257,15 +267,20 @@ class Sandbox:
         if endpoint.tunnel == "websocket":
             return f"{endpoint.base.rstrip('/').removesuffix(endpoint.prefix)}{endpoint.prefix}/proxy/{port}/"
         where = (asyncio.get_running_loop(), port)
-        if where not in self._forwards:
-            stack = AsyncExitStack()
-            self._forwards[where] = stack, await stack.enter_async_context(forwarded(self._transport, port, 0))
-        return f"http://127.0.0.1:{self._forwards[where][1]}/"
+        async with self._forwards_alone():
+            if where not in self._forwards:
+                stack = AsyncExitStack()
+                self._forwards[where] = stack, await stack.enter_async_context(forwarded(self._transport, port, 0))
+            return f"http://127.0.0.1:{self._forwards[where][1]}/"
+
+    def _forwards_alone(self) -> asyncio.Lock:
+        return self._forwarding.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     async def _end_forwards(self) -> None:
         here = asyncio.get_running_loop()
-        for where in [known for known in self._forwards if known[0] is here]:
-            await self._forwards.pop(where)[0].aclose()
+        async with self._forwards_alone():
+            for where in [known for known in list(self._forwards) if known[0] is here]:
+                await self._forwards.pop(where)[0].aclose()
 
     async def extend(self, ttl: float) -> None:
         """Let it end ``ttl`` seconds from now, sooner or later than before.

@@ -7,14 +7,16 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterator
+from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 SyncStdin = bytes | Iterator[bytes] | None
 SyncContent = bytes | str | Path | Iterator[bytes]
 _END = object()
+_GRACE = 15.0  # seconds that an interrupted call waits for what its work does when cancelled
 
 
 class _LoopThread:
@@ -42,6 +44,46 @@ class _LoopThread:
                 self._thread.join()
 
 
+class _Running(Generic[T]):
+    """Work for the loop's thread. Its end is the end of what it does when cancelled, too."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+        self._work, self._loop, self._ended = work, loop, threading.Event()
+        self._task: asyncio.Task[T] | None = None
+        self.succeeded = False
+
+    def result(self) -> T:
+        """Start it and return what it returns; if interrupted, cancel it and wait, unless interrupted again."""
+        try:
+            self._loop.call_soon_threadsafe(self._start)
+            self._ended.wait()
+        except BaseException:
+            self._loop.call_soon_threadsafe(self._cancel)
+            self._ended.wait(_GRACE)
+            raise
+        if self._task is None or self._task.cancelled():
+            raise CancelledError
+        try:
+            return self._task.result()
+        finally:
+            del self  # else the error, by its traceback, would hold itself
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(self._end)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:  # the interrupt came before the start
+            self._work.close()
+            self._ended.set()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        self.succeeded = not task.cancelled() and task.exception() is None
+        self._ended.set()
+
+
 class Bridge:
     """Runs coroutines for callers in any thread. The loop starts when first needed, anew after ``stop`` or a fork."""
 
@@ -51,12 +93,21 @@ class Bridge:
         self._end: weakref.finalize[..., Any] | None = None
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what ``work`` returns; it is cancelled if this thread is interrupted meanwhile."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop())
+        """Return what ``work`` returns.
+
+        If this thread is interrupted meanwhile, ``work`` is cancelled, and has 15 s for what it then does. Another
+        interrupt ends the wait.
+        """
+        return _Running(work, self._loop()).result()
+
+    def enter(self, block: AbstractAsyncContextManager[T]) -> T:
+        """Enter an asynchronous block; if interrupted, it is left again, or was never entered."""
+        entering = _Running(_enter(block), self._loop())
         try:
-            return future.result()
-        except BaseException:
-            future.cancel()
+            return entering.result()
+        except BaseException as error:
+            if entering.succeeded:
+                self.call(_leave(block, error))
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Generator[T]:
@@ -71,7 +122,7 @@ class Bridge:
     @contextmanager
     def block(self, block: AbstractAsyncContextManager[T]) -> Generator[T]:
         """Enter and leave an asynchronous block."""
-        value = self.call(_enter(block))
+        value = self.enter(block)
         try:
             yield value
         except BaseException as error:  # whatever the block raised is the asynchronous block's to judge

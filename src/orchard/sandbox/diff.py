@@ -130,8 +130,9 @@ async def _from_throw_away(
         labels={**info.labels, "purpose": "baseline"},
     )  # fmt: skip
     fresh = await backend.create(spec.validated(), new_id("baseline"))
-    transport = Transport(await backend.endpoint(fresh.id), sessions=sessions)
+    transport: Transport | None = None
     try:
+        transport = Transport(await backend.endpoint(fresh.id), sessions=sessions)
         return await take_baseline(transport, path, names)
     except FileMissing:
         return Baseline(path, names, {}, io.BytesIO())  # the image has no such folder: all of it is new
@@ -139,6 +140,9 @@ async def _from_throw_away(
         await finish(_remove(backend, transport, fresh.id))
 
 
-async def _remove(backend: Backend, transport: Transport, sandbox_id: str) -> None:
-    await backend.delete(sandbox_id, wait=False)
-    await transport.close()
+async def _remove(backend: Backend, transport: Transport | None, sandbox_id: str) -> None:
+    try:
+        await backend.delete(sandbox_id, wait=False)
+    finally:
+        if transport is not None:
+            await transport.close()

@@ -126,7 +126,7 @@ def _body(node: Function, shown: bool) -> list[str]:
 
 
 def _entered(node: Function) -> str:
-    call = "self._bridge.call(self._inner.__aenter__())"
+    call = "self._bridge.enter(self._inner)"
     returns = _returns(node)
     if returns.startswith("list["):
         return f"return [Sync{returns[5:-1]}(each, self._bridge) for each in {call}]"

@@ -141,17 +141,29 @@ class Orchard:
         return OwnedSandboxes(blocks, spec.create_timeout)
 
     async def create(self, image: str, *, key: str | None = None, **options: Unpack[SandboxOptions]) -> Sandbox:
-        """Make a sandbox without an owner: only ``ttl``, ``idle`` and ``delete`` end it.
+        """Make a sandbox without an owner: only ``ttl``, ``idle`` and ``delete`` end it. Cancelled, it leaves nothing.
+
+        Args:
+            image: see ``SandboxSpec.image``.
+            key: idempotency key: the same again gives the same sandbox, also after an error. Made up by default, and
+                then nothing is left after an error.
+            **options: see ``SandboxOptions``.
 
         Raises:
             CreateFailed: ``reason`` says why; nothing is left of it.
             OrchardError: as the backend's ``create``.
         """
-        return await self.create_from(spec_of(image, options, heartbeat=None), _key(key))
+        return await self.create_from(spec_of(image, options, heartbeat=None), key)
 
     async def create_from(self, spec: SandboxSpec, key: str | None = None) -> Sandbox:
         """Make a sandbox from a whole ``SandboxSpec``; as ``create``."""
-        return await self.hold(await self._backend.create(self._labelled(spec), _key(key)))
+        info = await self._backend.create(self._labelled(spec), _key(key))
+        try:
+            return await self.hold(info)
+        except BaseException as error:
+            if key is None or not isinstance(error, OrchardError):  # else whoever has the key finds it again
+                await finish(_give_up(self._backend, info.id))
+            raise
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         """Return what is known of a sandbox, also after its end.
@@ -223,7 +235,7 @@ class OwnedSandbox:
         try:
             self._box = box = await self._orchard.hold(info)
         except BaseException:  # cancelled in between: nobody would ever end it
-            await finish(backend.delete(info.id, wait=False))
+            await finish(_give_up(backend, info.id))
             raise
         self._keeper.add(box)
         return box
@@ -258,6 +270,14 @@ def spec_of(image: str, options: SandboxOptions, *, heartbeat: float | None) -> 
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None or name == "network"}
     given |= {name: parse_size(given[name], name) for name in ("memory", "disk") if name in given}
     return SandboxSpec(image=image, heartbeat=heartbeat, **given).validated()
+
+
+async def _give_up(backend: Backend, sandbox_id: str) -> None:
+    """End a sandbox that nobody will hold; the error that is on its way goes before one of this."""
+    try:
+        await backend.delete(sandbox_id, wait=False)
+    except OrchardError as failure:
+        log.warning("sandbox %s is left to end by itself: %s", sandbox_id, failure)
 
 
 def _key(key: str | None) -> str:

@@ -204,8 +204,9 @@ async def forwarded(transport: Transport, port: int, local_port: int) -> AsyncGe
             outside.abort()
             tasks.discard(task)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", local_port)
+    server = await asyncio.start_server(serve, "127.0.0.1", local_port, start_serving=False)
     try:
+        await server.start_serving()  # a cancel in here closes it
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()

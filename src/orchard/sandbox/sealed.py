@@ -10,7 +10,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,7 +103,7 @@ async def sealed_git() -> AsyncGenerator[SealedGit]:
     if program is None:
         raise MachineUnfit("diff and apply_patch need git on this machine", hint="install git")
     with needs_room(Path(tempfile.gettempdir())):
-        folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="orchard-git-"))
+        folder = Path(tempfile.mkdtemp(prefix="orchard-git-"))  # in a thread, a cancel would leave it behind
     try:
         git = SealedGit(folder, program)
         await git.run("init", "--quiet", "--bare", "--template=", str(folder / "repo"))
@@ -122,7 +122,8 @@ async def run_tool(argv: Sequence[str], env: dict[str, str], cwd: Path, stdin: b
         async with asyncio.timeout(_BOUND):
             output, words = await process.communicate(stdin)
     except BaseException:
-        process.kill()
+        with suppress(ProcessLookupError):  # it ended in this very step
+            process.kill()
         await finish(process.wait())
         raise
     return Ended(process.returncode or 0, output, words.decode("utf-8", "replace").strip())

@@ -96,12 +96,17 @@ async def _download_file(files: Files, remote: RemotePath, local: Path, mode: in
 async def _receive(
     files: Files, remote: RemotePath, local: Path, place: Path, opened: Callable[[Path], IO[bytes]]
 ) -> None:
-    file = await _here(local, opened, place)
+    held = contextlib.ExitStack()  # a cancel while the thread opens it must not lose it
     try:
-        async for piece in files.open_read(remote):
-            await _here(local, file.write, piece)
-    finally:
-        await _here(local, file.close)
+        file = await finish(_here(local, lambda: held.enter_context(opened(place))))
+        async with contextlib.aclosing(files.open_read(remote)) as pieces:
+            async for piece in pieces:
+                await _here(local, file.write, piece)
+    except BaseException:
+        with contextlib.suppress(FileError):  # what it still held may find no room either
+            await finish(_here(local, held.close))
+        raise
+    await finish(_here(local, held.close))
 
 
 async def _here(local: Path, call: Callable[_P, _T], *given: _P.args, **named: _P.kwargs) -> _T:

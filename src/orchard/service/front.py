@@ -93,6 +93,9 @@ class Front:
             await self._serve(turn)
         except Disconnected:
             turn.status = turn.status or 499
+            if scope["type"] == "http":  # it may have gone without uvicorn's notice
+                _break(scope)
+                await _await_end(receive, 1)
         except OrchardError as error:
             await self._failed(turn, error)
         except asyncio.CancelledError:

@@ -16,7 +16,8 @@ from websockets.protocol import Protocol, Side, State
 
 from orchard.core.errors import InvalidArgument, NotFound, Unavailable
 from orchard.service.problems import send_plain
-from orchard.service.relay import Disconnected, Relay, Request, forwarded, returned, send_head
+from orchard.service.relay import Disconnected, Relay, Request, end, forwarded, returned, send_head, send_in
+from orchard.service.server import has_left
 from orchard.service.tunnels import Tunnels
 from orchard.service.upstream import Answer, Connection, Headers
 
@@ -136,14 +137,10 @@ class _Frames:
         tasks = [asyncio.create_task(self._to_sandbox()), asyncio.create_task(self._to_client())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if tasks[1].done() and not isinstance(tasks[1].exception(), Disconnected):
+            if tasks[1].done() and not has_left(self._request.scope):
                 await self._close_client()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            for task in tasks:
-                _ = task.cancelled() or task.exception()
+            await end(*tasks)
         await self._connection.drained()
 
     async def _close_client(self) -> None:
@@ -197,6 +194,6 @@ class _Frames:
     async def _flush(self) -> None:
         for data in self._protocol.data_to_send():
             if data:
-                await self._connection.send(data)
+                await send_in(self._request, self._connection, data)
             else:
                 self._connection.writer.write_eof()

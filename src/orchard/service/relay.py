@@ -14,7 +14,7 @@ from typing import Any
 
 from orchard.core.errors import Unavailable
 from orchard.service.keys import Caller
-from orchard.service.server import arm_trailers
+from orchard.service.server import arm_trailers, has_left
 from orchard.service.upstream import Answer, Connection, Headers
 
 _HOP = frozenset({
@@ -73,12 +73,12 @@ class Relay:
             answer = await connection.read_head()
             await self._answer(request, connection, answer, check(answer))
         except Unavailable as error:
-            await _cancel(pump)
-            if _left(pump):
+            await end(pump)
+            if _left(pump) or has_left(request.scope):
                 raise Disconnected from error
             raise
         finally:
-            await _cancel(pump)
+            await end(pump)
 
     async def _answer(self, request: Request, connection: Connection, answer: Answer, headers: Headers) -> None:
         send, endless = request.send, _is_endless(answer)
@@ -120,6 +120,23 @@ async def send_head(connection: Connection, method: str, target: bytes, headers:
         await connection.send_head(method.encode("ascii"), target, headers)
     except OSError as error:
         raise Unavailable("the connection to the sandbox broke") from error
+
+
+async def send_in(request: Request, connection: Connection, data: bytes) -> None:
+    """Send bytes of the client's, waiting while the sandbox is slow; once the client has gone, while it takes any.
+
+    A client is not heard meanwhile, hence it is looked after.
+
+    Raises:
+        Disconnected: it has gone, and the sandbox takes no more.
+        OSError: the connection broke.
+    """
+    try:
+        await connection.send(data, lambda: not has_left(request.scope))
+    except OSError as error:
+        if has_left(request.scope):
+            raise Disconnected from error
+        raise
 
 
 def forwarded(headers: Headers, without: frozenset[bytes]) -> Headers:
@@ -168,12 +185,12 @@ async def _pump(request: Request, connection: Connection) -> None:
             raise Disconnected
         data, more = message.get("body", b""), message.get("more_body", False)
         if data and not connection.refused:
-            await connection.send(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
+            await send_in(request, connection, b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
         if not more:
             break
     if not connection.refused:
         if chunked:
-            await connection.send(b"0\r\n\r\n")
+            await send_in(request, connection, b"0\r\n\r\n")
         connection.request_done = True
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -181,12 +198,13 @@ async def _pump(request: Request, connection: Connection) -> None:
     raise Disconnected
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
-    """End a pump. How it ended was told by the exchange itself, so its exception is only taken note of."""
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()
+async def end(*pumps: asyncio.Task[None]) -> None:
+    """End pumps. How one ended was told by the exchange itself, so its exception is only taken note of."""
+    for task in pumps:
+        task.cancel()
+    await asyncio.wait(pumps)
+    for task in pumps:
+        _ = task.cancelled() or task.exception()
 
 
 def _left(pump: asyncio.Task[None]) -> bool:

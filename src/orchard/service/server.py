@@ -7,6 +7,8 @@ import contextlib
 import errno
 import logging
 import os
+import select
+import socket
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,10 @@ from orchard.core.errors import Unavailable
 
 _GRACE = 8.0  # seconds that answers under way have to end once the service stops
 _MOST_HEAD = 1 << 18  # bytes of a request's head, not counting its first piece
+_KEEPALIVE = (  # options of a connection; one whose peer has vanished ends two minutes later
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)  # fmt: skip
 _LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -77,6 +83,25 @@ def arm_trailers(scope: Any, trailers: list[tuple[bytes, bytes]]) -> None:
         transport.trailers = list(trailers)
 
 
+def has_left(scope: Any) -> bool:
+    """Return whether the client has closed its connection, even if what it sent before is still to be read."""
+    transport = scope.get("state", {}).get("transport")
+    if transport is None:
+        return False
+    if transport.is_closing():
+        return True
+    ends = select.poll()
+    ends.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+    return bool(ends.poll(0))
+
+
+def _keep_alive(listener: int, family: int) -> None:
+    """Let the kernel find out which clients have vanished; the connections have it from their listener."""
+    with socket.fromfd(listener, family, socket.SOCK_STREAM) as same:
+        for option in _KEEPALIVE:
+            same.setsockopt(*option)
+
+
 @contextlib.contextmanager
 def _refusals() -> Generator[list[OSError]]:
     """Keep the errors that uvicorn logs out of its log, and yield the list of them."""
@@ -132,7 +157,11 @@ class Server(uvicorn.Server):
                 await super().startup(sockets)
             except SystemExit as error:  # uvicorn's word for it, after the reason went to its log
                 raise self._cannot_listen(refused) from error
-        if self.started and self._listening is not None:
+        if not self.started:
+            return
+        for listener in (each for server in self.servers for each in server.sockets):
+            _keep_alive(listener.fileno(), listener.family)
+        if self._listening is not None:
             self._listening(self.servers[0].sockets[0].getsockname()[1])
 
     def _cannot_listen(self, refused: list[OSError]) -> Unavailable:

@@ -10,7 +10,8 @@ import asyncio
 from orchard.core.errors import Unavailable, from_problem
 from orchard.service.datapath import DataPath, check_identity, read_problem
 from orchard.service.directory import Entry
-from orchard.service.relay import Disconnected, Request, send_head
+from orchard.service.relay import Disconnected, Request, end, send_head, send_in
+from orchard.service.server import has_left
 from orchard.service.upstream import Connection
 
 _CHUNK = 1 << 16
@@ -74,14 +75,12 @@ async def _relay(request: Request, connection: Connection) -> None:
         await asyncio.wait([both, inward], return_when=asyncio.FIRST_COMPLETED)
         first = inward if inward.done() else both
         broken = first.exception()
-        if not isinstance(broken, Disconnected):
+        if not isinstance(broken, Disconnected) and not has_left(request.scope):
             await request.send({"type": "websocket.close", "code": 1000 if broken is None else 1011})
         if ended.is_set():
             await connection.drained()
     finally:
-        for task in (both, inward):
-            task.cancel()
-        await asyncio.wait([both, inward])
+        await end(both, inward)
 
 
 async def _to_client(request: Request, connection: Connection, ended: asyncio.Event) -> None:
@@ -108,7 +107,7 @@ async def _to_sandbox(request: Request, connection: Connection, ended: asyncio.E
         if data is None:
             raise ConnectionError("a tunnel carries binary frames only")
         if data and not ended.is_set():
-            await connection.send(data)
+            await send_in(request, connection, data)
         elif not data:
             ended.set()
             connection.writer.write_eof()

@@ -9,18 +9,20 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import httptools
 
+from orchard.core.connections import cut_when_silent
 from orchard.core.errors import Unavailable
 from orchard.sandbox.sessions import DIRECT_CONNECT
 
 Headers = list[tuple[bytes, bytes]]
 
 _READ = 1 << 18  # bytes taken from a connection at once; bounds the memory of one relayed stream
+_PROMPT = 1.0  # seconds that a sending takes before it is asked whether anybody still waits for it
 _IDLE = 60.0  # seconds an unused connection is kept; sandboxd keeps it for ten minutes
 _MOST_IDLE = 16  # unused connections kept for one sandbox
 
@@ -94,10 +96,28 @@ class Connection:
         self.writer.write(b"".join(lines))
         await self.writer.drain()
 
-    async def send(self, data: bytes) -> None:
-        """Send bytes, waiting while the other side is slow."""
+    async def send(self, data: bytes, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Send bytes, waiting while the other side is slow: for ever or, if no more ``wanted``, while it takes any.
+
+        Raises:
+            OSError: the connection broke, or was cut.
+        """
         self.writer.write(data)
-        await self.writer.drain()
+        prompt = asyncio.timeout(_PROMPT)
+        try:
+            async with prompt:
+                await self.writer.drain()
+        except TimeoutError:
+            if not prompt.expired():
+                raise
+            await self._taken(self.writer.drain(), wanted)
+
+    async def _taken(self, sent: Awaitable[None], wanted: Callable[[], bool] = lambda: False) -> None:
+        cutting = asyncio.create_task(cut_when_silent(self.writer.transport, wanted))
+        try:
+            await sent
+        finally:
+            cutting.cancel()
 
     async def read_head(self) -> Answer:
         """Return the head of the final answer, or of ``101``; other interim ones are skipped.
@@ -177,10 +197,10 @@ class Connection:
             raise Unavailable("the connection to the sandbox broke") from error
 
     async def drained(self) -> None:
-        """Close the connection, and return once the other side has taken all that was sent, or is gone."""
+        """Close the connection, and return once the other side has taken all that was sent, is gone, or takes none."""
         self.writer.close()
         with contextlib.suppress(OSError):
-            await self.writer.wait_closed()
+            await self._taken(self.writer.wait_closed())
 
     def end(self) -> None:
         """End the present body now, as if it were whole: for streams that would go on for ever."""

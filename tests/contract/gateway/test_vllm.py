@@ -211,6 +211,34 @@ async def test_nothing_is_sampled_from_weights_that_nobody_can_name() -> None:
         await engine.close()
 
 
+@pytest.mark.parametrize("path", ["/pause", "/resume"])
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_nothing_waits_for_a_server_that_may_have_been_left_held(path: str, cancelled: bool) -> None:
+    async with serving(vllm(info=[{}, (404, {}), {"weight_version": "2"}])) as server:
+        engine, fine = VllmEngine(server.url, policy_version="0"), server.replies[path]
+        if cancelled:
+            server.silent = path
+            updating = asyncio.create_task(engine.update_weights(Path("/weights/1"), "1"))
+            await server.heard.wait()
+            updating.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await updating
+        else:
+            server.replies[path] = [(500, {"detail": "no"})]
+            with pytest.raises(EngineUnavailable):
+                await engine.update_weights(Path("/weights/1"), "1")
+        with pytest.raises(EngineUnavailable, match="update them again"):
+            await sample(engine, asks())
+        server.silent, server.replies[path] = "", fine
+        with pytest.raises(EngineRefused):  # which leaves it as it was: held
+            await engine.update_weights(Path("/weights/2"), "2")
+        with pytest.raises(EngineUnavailable, match="update them again"):
+            await sample(engine, asks())
+        await engine.update_weights(Path("/weights/2"), "2")
+        assert (await sample(engine, asks()))[2].policy_version == "2"
+        await engine.close()
+
+
 async def test_a_server_without_its_development_mode_takes_no_weights_and_goes_on() -> None:
     async with serving(vllm(info=[(404, {"detail": "Not Found"})])) as server:
         engine = VllmEngine(server.url, policy_version="0")

@@ -23,6 +23,10 @@ class TokenServer:
         """Events after the first of an answer wait for it."""
         self.left = asyncio.Event()
         """Set when a reader of events has gone before their end."""
+        self.silent = ""
+        """A path that is heard and never answered."""
+        self.heard = asyncio.Event()
+        """Set once it was asked for."""
         self.url, self.port = "", 0
 
     def bodies(self, path: str) -> list[Any]:
@@ -35,6 +39,9 @@ class TokenServer:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body: Any = await request.json() if request.can_read_body else None
         self.asked.append((request.path_qs, body))
+        if request.path == self.silent:
+            self.heard.set()
+            await asyncio.Event().wait()
         if request.path == "/v1/load_lora_adapter":
             self.replies["/v1/models"] = [{"data": [*MODELS["data"], {"id": body["lora_name"]}]}]
         replies = self.replies.get(request.path, [(404, {"detail": "Not Found"})])

@@ -7,17 +7,19 @@ import itertools
 import os
 import socket
 import stat
+import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from tests.support.waiting import until
 
 from orchard.core.errors import FileDenied, FileError, FileIsFolder, FileMissing, FileNotFolder, FilePresent
-from orchard.sandbox import Sandbox
+from orchard.sandbox import Sandbox, tree
 from orchard.sandbox.localfile import piped
 from orchard.sandbox.transport import Call, query
 
@@ -265,6 +267,47 @@ async def test_a_download_writes_into_a_pipe_and_spares_a_device(box: Sandbox, t
         with contextlib.suppress(FileDenied):  # a file system that is mounted without devices
             await box.download("f", null)
         assert null.is_char_device()
+
+
+async def test_a_download_that_is_cancelled_while_its_file_is_opened_leaves_none(
+    box: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await box.files.write("f", b"data")
+    opening, go, opened, real = threading.Event(), threading.Event(), list[IO[bytes]](), tree._create
+
+    def slow(path: Path) -> IO[bytes]:
+        opening.set()
+        go.wait()
+        opened.append(real(path))
+        return opened[0]
+
+    monkeypatch.setattr(tree, "_create", slow)
+    download = asyncio.ensure_future(box.download("f", tmp_path / "f"))
+    try:
+        await until(opening.is_set)
+        download.cancel()
+        for _ in range(5):  # what does not wait for the thread has ended by now
+            await asyncio.sleep(0)
+    finally:
+        go.set()
+    await until(lambda: bool(opened))
+    with pytest.raises(asyncio.CancelledError):
+        await download
+    assert opened[0].closed
+    assert os.listdir(tmp_path) == []  # noqa: PTH208
+
+
+async def test_a_download_that_finds_no_room_lets_go_of_the_answer(box: Sandbox) -> None:
+    await box.files.write("f", bytes(3 << 20))
+    hooks, left = sys.get_asyncgen_hooks(), list[object]()
+    sys.set_asyncgen_hooks(hooks.firstiter, left.append)
+    try:
+        with pytest.raises(FileError) as caught:
+            await box.download("f", Path("/dev/full"))
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+    assert caught.value.errno_name == "ENOSPC"
+    assert left == []  # for the garbage collector
 
 
 async def test_a_place_that_cannot_take_a_download_is_named_as_it_was_given(box: Sandbox, tmp_path: Path) -> None:

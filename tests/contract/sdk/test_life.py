@@ -1,14 +1,17 @@
 """Owning, attaching, renewing, ending."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from tests.support.daemon import DaemonBackend
 from tests.support.waiting import PATIENT, until
 
-from orchard.core.errors import InvalidArgument, NotFound
+from orchard.core.errors import InvalidArgument, NotFound, Unavailable
 from orchard.sandbox import Orchard, Sandbox, State
 from orchard.sandbox.lease import Keeper
+from orchard.sandbox.types import Endpoint, SandboxSpec
 
 
 async def test_leaving_the_block_deletes_and_attaching_owns_nothing(orchard: Orchard, daemon: DaemonBackend) -> None:
@@ -42,6 +45,71 @@ async def test_cancelling_the_block_deletes_all_the_same(orchard: Orchard, daemo
     with pytest.raises(asyncio.CancelledError):
         await held
     assert await orchard.list() == []
+
+
+class Unreachable(DaemonBackend):
+    """Its sandboxes are made, but how to reach them is never told: a fault, or no answer at all."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.fails, self.asked = False, asyncio.Event()
+
+    async def endpoint(self, sandbox_id: str) -> Endpoint:
+        self.asked.set()
+        if self.fails:
+            raise Unavailable("no answer")
+        return await asyncio.get_running_loop().create_future()
+
+
+@pytest.fixture
+async def unreachable(short_path: Path) -> AsyncIterator[Unreachable]:
+    backend = Unreachable(short_path)
+    yield backend
+    for info in (await backend.list()).items:
+        await backend.delete(info.id)
+
+
+@pytest.mark.parametrize("key", [None, "mine"])
+async def test_a_create_that_is_cancelled_leaves_nothing(unreachable: Unreachable, key: str | None) -> None:
+    orchard = Orchard(backend=unreachable)
+    making = asyncio.ensure_future(orchard.create("host", key=key))
+    await unreachable.asked.wait()
+    making.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await making
+    assert unreachable.created == 1
+    assert await orchard.list() == []
+
+
+async def test_a_create_that_fails_leaves_only_what_its_key_finds_again(unreachable: Unreachable) -> None:
+    orchard, unreachable.fails = Orchard(backend=unreachable), True
+    with pytest.raises(Unavailable):
+        await orchard.create("host")
+    assert await orchard.list() == []
+    with pytest.raises(Unavailable):
+        await orchard.create_from(SandboxSpec("host"))
+    assert await orchard.list() == []
+    with pytest.raises(Unavailable):
+        await orchard.create("host", key="mine")
+    assert len(await orchard.list()) == 1
+
+
+async def test_a_delete_that_fails_does_not_hide_why_a_sandbox_is_given_up(
+    unreachable: Unreachable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def down(sandbox_id: str, *, wait: bool = True) -> None:
+        raise NotFound("the service is another one by now")
+
+    monkeypatch.setattr(unreachable, "delete", down)
+    orchard = Orchard(backend=unreachable)
+    for entering in (orchard.create("host"), orchard.sandbox("host").__aenter__()):
+        unreachable.asked.clear()
+        making = asyncio.ensure_future(entering)
+        await unreachable.asked.wait()
+        making.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await making
+    monkeypatch.undo()
 
 
 async def test_the_owner_renews_its_lease(

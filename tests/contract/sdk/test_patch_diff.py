@@ -1,5 +1,6 @@
 """``diff`` and ``apply_patch``: made outside, whatever the sandbox holds."""
 
+import asyncio
 import os
 import subprocess
 from collections.abc import AsyncIterator
@@ -7,9 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests.support.daemon import DaemonBackend
+from tests.support.waiting import until
 
-from orchard.core.errors import InvalidArgument, PatchFailed
+from orchard.core.errors import InvalidArgument, PatchFailed, Unavailable
 from orchard.sandbox import Orchard, Sandbox
+from orchard.sandbox.sealed import run_tool, sealed_git
+from orchard.sandbox.types import Endpoint, SandboxSpec
 
 
 def run(*argv: str, cwd: Path, stdin: bytes | None = None) -> bytes:
@@ -146,6 +150,80 @@ def git_diff(template: Path, script: str) -> bytes:
     run("sh", "-c", script, cwd=template)
     run("git", "add", "-A", cwd=template)
     return run("git", "diff", "--cached", "--binary", "--full-index", "-M", cwd=template)
+
+
+class Unreachable(DaemonBackend):
+    """Of what it makes from now on, nobody learns how to reach it: a fault, or no answer at all."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.reachable, self.fails, self.asked = set[str](), False, asyncio.Event()
+
+    async def endpoint(self, sandbox_id: str) -> Endpoint:
+        if sandbox_id in self.reachable:
+            return await super().endpoint(sandbox_id)
+        self.asked.set()
+        if self.fails:
+            raise Unavailable("no answer")
+        return await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_throw_away_sandbox_that_cannot_be_reached_is_ended(short_path: Path, fails: bool) -> None:
+    backend = Unreachable(short_path)
+    info = await backend.create(SandboxSpec("image"), "key")
+    backend.reachable.add(info.id)
+    try:
+        box = await Orchard(backend=backend).attach(info.id)
+        backend.fails = fails
+        diff = asyncio.ensure_future(box.diff())
+        await backend.asked.wait()
+        if not fails:
+            diff.cancel()
+        with pytest.raises(Unavailable if fails else asyncio.CancelledError):
+            await diff
+        assert backend.created == 2
+        assert [left.id for left in (await backend.list()).items] == [info.id]
+        await box.close()
+    finally:
+        for left in (await backend.list()).items:
+            await backend.delete(left.id)
+
+
+async def test_git_that_is_cancelled_before_it_begins_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def use() -> None:
+        async with sealed_git():
+            pass
+
+    for steps in range(12):  # one after another in which it may be cancelled
+        task = asyncio.ensure_future(use())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: os.listdir(tmp_path) == [], 20)  # noqa: PTH208
+
+
+async def test_a_tool_that_ends_as_it_is_cancelled_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    communicate = asyncio.subprocess.Process.communicate
+
+    async def cancelled_at_its_end(process: asyncio.subprocess.Process, stdin: bytes | None = None) -> None:
+        await communicate(process, stdin)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(asyncio.subprocess.Process, "communicate", cancelled_at_its_end)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.ensure_future(run_tool(["true"], {"PATH": os.environ["PATH"]}, tmp_path, b""))
 
 
 async def test_a_patch_of_every_kind_applies(box: Sandbox, template: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from tests.support.daemon import DaemonBackend
@@ -197,6 +198,42 @@ async def test_leaving_a_forward_block_ends_a_connection_that_does_not_lead_insi
         writer.close()
         await other.close()
         daemon.endpoints[box.id] = true
+
+
+async def test_a_forward_block_that_is_cancelled_on_entering_listens_no_more(box: Sandbox) -> None:
+    async def use() -> None:
+        async with box.forward(8000):
+            await asyncio.get_running_loop().create_future()
+
+    def listening() -> set[str]:
+        return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    before = listening()
+    for steps in range(12):  # one after another in which it may be cancelled
+        task = asyncio.ensure_future(use())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: listening() <= before)
+
+
+async def test_urls_asked_for_at_once_are_one_that_works(box: Sandbox) -> None:
+    server = await box.start(["python3", "-u", "-c", ECHO])
+    port = int(await anext(server.lines()))
+    urls = await asyncio.gather(*(box.url(port) for _ in range(8)))
+    assert urls == [await box.url(port)] * 8
+    local = urlsplit(urls[0]).port
+    reader, writer = await asyncio.open_connection("127.0.0.1", local)
+    writer.write(b"abc")
+    writer.write_eof()
+    assert await reader.read() == b"cba"
+    writer.close()
+    await server.kill()
+    await asyncio.gather(box.close(), box.close())
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", local)
 
 
 @pytest.mark.parametrize("target", ["127.0.0.1:9000", "ftp://x:1", "tcp:host", "unix:relative", "http://x:99999"])

@@ -3,18 +3,25 @@
 import asyncio
 import inspect
 import os
+import signal
 import threading
 import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import uvloop
 from tests.support.daemon import DaemonBackend
+from tests.support.waiting import until
 
 import orchard.sandbox as room
 from orchard.core.errors import InvalidArgument, SandboxGone
+from orchard.core.tasks import finish
 from orchard.sandbox import Orchard, SyncOrchard, generate_sync
+from orchard.sandbox.bridge import Bridge
+from orchard.sandbox.types import Endpoint, SandboxSpec
 
 PAIRS = [(getattr(room, name), getattr(room, f"Sync{name}")) for name in generate_sync.TWINS]
 SPECIAL = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
@@ -163,3 +170,131 @@ def test_one_box_in_two_loops_and_threads_at_once(backend: DaemonBackend) -> Non
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda _: asyncio.run(many()), range(4))) == [["x\n"] * 20] * 4
     asyncio.run(box.delete())
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[], None]]:
+    """What Ctrl-C does to the main thread, from any thread."""
+    main = threading.get_ident()
+    assert threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: signal.pthread_kill(main, signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def bridge() -> Iterator[Bridge]:
+    made = Bridge()
+    yield made
+    made.stop()
+
+
+def test_an_interrupted_call_waits_until_its_work_has_cleaned_up(bridge: Bridge, interrupt: Callable[[], None]) -> None:
+    done = list[str]()
+
+    async def tidy() -> None:
+        await asyncio.sleep(0.2)  # who does not wait for it would be quicker
+        done.append("tidied")
+
+    async def work() -> None:
+        try:
+            interrupt()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await finish(tidy())
+
+    for _ in range(5):
+        with pytest.raises(KeyboardInterrupt):
+            bridge.call(work())
+        assert done == ["tidied"]
+        done.clear()
+
+
+def test_a_second_interrupt_ends_the_wait(
+    bridge: Bridge, interrupt: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchard.sandbox.bridge._GRACE", 600.0)
+    go, ended = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        try:
+            interrupt()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            interrupt()
+            await finish(asyncio.to_thread(go.wait))
+            ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        bridge.call(work())
+    assert not ended.is_set()
+    go.set()
+    assert ended.wait(60)
+
+
+def test_a_block_that_is_interrupted_once_it_was_entered_is_left(bridge: Bridge, interrupt: Callable[[], None]) -> None:
+    steps = list[str]()
+
+    @asynccontextmanager
+    async def block() -> AsyncIterator[None]:
+        interrupt()
+        steps.append("entered")
+        try:
+            yield
+        finally:
+            steps.append("left")
+
+    for _ in range(5):
+        with pytest.raises(KeyboardInterrupt), bridge.block(block()):
+            pass
+        assert steps == ["entered", "left"]
+        steps.clear()
+
+
+def test_a_sandbox_whose_block_is_interrupted_on_entering_is_deleted(
+    backend: DaemonBackend, interrupt: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = backend.endpoint
+
+    async def interrupted(sandbox_id: str) -> Endpoint:
+        interrupt()
+        return await endpoint(sandbox_id)
+
+    monkeypatch.setattr(backend, "endpoint", interrupted)
+    with SyncOrchard(backend=backend) as orchard:
+        with pytest.raises(KeyboardInterrupt), orchard.sandbox("host"):
+            pass
+        assert backend.created == 1
+        assert orchard.list() == []
+
+
+def test_interrupting_run_ends_the_command_also_where_the_program_ends_at_once(backend: DaemonBackend) -> None:
+    box_id = asyncio.run(backend.create(SandboxSpec("host"), "key")).id
+    child = fork_quietly()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            SyncOrchard(backend=backend).attach(box_id).run("sleep 600", key="long")
+        except KeyboardInterrupt:
+            os._exit(7)
+        finally:
+            os._exit(2)
+
+    async def watch() -> None:
+        box = await Orchard(backend=backend).attach(box_id)
+
+        async def runs() -> bool:
+            return [known.id for known in await box.processes() if known.state == "running"] == ["long"]
+
+        await until(runs)
+        os.kill(child, signal.SIGINT)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7  # noqa: ASYNC222
+        status = await (await box.attach("long")).poll()
+        assert status is not None
+        assert status.cancelled
+        await box.delete()
+
+    try:
+        asyncio.run(watch())
+    finally:
+        asyncio.run(backend.delete(box_id))

@@ -123,12 +123,9 @@ class Cluster:
         name = f"{prefix}-{secrets.token_hex(4)}"
         labels = {"pod-security.kubernetes.io/enforce": level}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-        wait_until(
-            lambda: bool(self.get("-n", name, "serviceaccount")["items"]),
-            30,
-            f"the service account of {name}",
-        )
         try:
+            account = f"the service account of {name}"
+            wait_until(lambda: bool(self.get("-n", name, "serviceaccount")["items"]), account)
             yield name
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")

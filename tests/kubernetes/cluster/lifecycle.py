@@ -22,7 +22,7 @@ from tests.kubernetes.cluster.place import (
     RUN,
     Node,
 )
-from tests.kubernetes.cluster.processes import Part, run, wait_until
+from tests.kubernetes.cluster.processes import PATIENCE, WITHIN, Part, run, wait_until
 from tests.kubernetes.cluster.say import say
 
 from orchard.core.errors import MachineUnfit
@@ -100,7 +100,7 @@ def _make(path: Path, images: dict[str, Path]) -> None:
     _start(path)
     dns = (Path(__file__).parent / "dns.yaml").read_text().replace("REGISTRY", REGISTRY)
     kubectl("apply", "-f", "-", stdin=dns)
-    kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s")
+    kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", WITHIN)
     eventually(lambda: kubectl("get", "serviceaccount", "default"), "the default service account")
 
 
@@ -127,7 +127,7 @@ def _start(path: Path) -> None:
         eventually(lambda node=node: ctr(node, "version"), f"containerd of {node.name}")
         kubelet.start(path)
     names = [f"node/{node.name}" for node in NODES]
-    eventually(lambda: kubectl("wait", "--for=condition=Ready", *names, "--timeout=60s"), "nodes to be Ready")
+    eventually(lambda: kubectl("wait", "--for=condition=Ready", *names, WITHIN), "nodes to be Ready")
     for part in (part for node in NODES for part in parts.node_parts(node)):
         part.start(path)  # kube-router ends where its node is not known yet
 
@@ -137,7 +137,7 @@ def ctr(node: Node, *words: str) -> str:
     return run(programs() / "ctr", "-a", node.socket, "-n", "k8s.io", *words)
 
 
-def eventually(act: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def eventually(act: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
     """Do ``act`` until it succeeds, ``seconds`` at most."""
 
     def done() -> bool:
@@ -147,7 +147,7 @@ def eventually(act: Callable[[], object], what: str, seconds: float = 60.0) -> N
             return False
         return True
 
-    wait_until(done, seconds, f"{what}; logs are in {LOGS}")
+    wait_until(done, f"{what}; logs are in {LOGS}", seconds)
 
 
 def _remove() -> None:

@@ -78,15 +78,15 @@ def clear(node: Node) -> None:
     """Kill what is left of the node's pods and of their shims; remove sockets and cgroups."""
     for hierarchy in _hierarchies():
         root = hierarchy / node.cgroup
-        wait_until(lambda root=root: not _kill(_members(root)), 10, f"the end of the processes in {root}")
+        wait_until(lambda root=root: not _kill(_members(root)), f"the end of the processes in {root}")
     shim = f"{node.socket}".encode()
-    wait_until(lambda: not _kill(_shims(shim)), 10, f"the end of the shims of {node.name}")
+    wait_until(lambda: not _kill(_shims(shim)), f"the end of the shims of {node.name}")
     for bundle in (node.folder / "state").glob("io.containerd.runtime.v2.task/*/*/bootstrap.json"):
         address = json.loads(bundle.read_text()).get("address", "")
         Path(address.removeprefix("unix://")).unlink(missing_ok=True)
     for hierarchy in _hierarchies():
         root = hierarchy / node.cgroup
-        wait_until(lambda root=root: _removed(root), 10, f"{root} to be empty")
+        wait_until(lambda root=root: _removed(root), f"{root} to be empty")
 
 
 def clear_machine() -> None:

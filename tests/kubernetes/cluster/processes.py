@@ -31,11 +31,13 @@ def run(*argv: str | Path, stdin: str | None = None, env: Mapping[str, str] | No
     return done.stdout
 
 
+PATIENCE = 180.0  # seconds that what must come may take: it only ends a wait for what never will
+WITHIN = f"--timeout={PATIENCE:.0f}s"  # the same of kubectl and helm
 _REST = 3  # times what a look took …
 _LONGEST_REST = 2.0  # seconds
 
 
-def wait_until(holds: Callable[[], bool], seconds: float, what: str) -> None:
+def wait_until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
     """Return once ``holds``, looked at twenty times a second, or less: a look that costs is rested from.
 
     To look is mostly to start kubectl, and tests that wait would take the processors from what they wait for.

@@ -42,7 +42,7 @@ def seat_taken(token: str) -> Generator[None]:
             with _ask(token, "GET /version", "Connection: close") as other:
                 return b" 429 " in other.recv(64)
 
-        wait_until(taken, 20, "the API server to refuse")
+        wait_until(taken, "the API server to refuse")
         yield
 
 

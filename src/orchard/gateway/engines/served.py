@@ -78,7 +78,7 @@ class ServedEngine(ABC):
         self._known = False
         """Whether the server that is there now was asked what it is."""
         self._torn = False
-        """Whether an update broke off, so that nobody can name the weights."""
+        """Whether an update broke off, so that the server may be held, or nobody can name the weights."""
         self._given: tuple[Path, str] | None = None
         """The weights that it was given last, and their version."""
         self._seen = 0
@@ -171,12 +171,17 @@ class ServedEngine(ABC):
         """Return whether the server has the weights that it was given under this version."""
 
     async def _take(self, path: Path, version: str) -> None:
-        await self._hold()
-        self._torn = True
+        before, self._torn = self._torn, True  # whatever breaks off from here on may leave the server held
+        try:
+            await self._hold()
+        except EngineRefused:  # it is as it was
+            self._torn = before
+            raise
         await self._load(path, version)
         # Held answers have arrived as far as they go by now: whatever comes later, the new weights have sampled.
-        self.policy_version, self._torn, self._given = version, False, (path, version)
+        self.policy_version, self._given = version, (path, version)
         await self._go_on()
+        self._torn = False
 
     async def _see_weights(self) -> None:
         """Behind a new connection may be a server that was started anew, and so with the weights of its start.

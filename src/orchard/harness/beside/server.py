@@ -15,14 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from orchard.core.errors import OrchardError
+from orchard.core.tasks import finish, settled
 from orchard.harness.beside.bridge import Bridge
 from orchard.harness.beside.environment import Environment
 
 START_SECONDS = 180.0
 """Most seconds until the imports are done; they are slow, and slower on a busy machine."""
+FORK_SECONDS = 60.0
+"""Most seconds that a server whose imports are done takes for one fork; beyond that it hangs."""
 LOG = "harness.log"
 """File in a run's scratch folder that holds what the fork printed."""
 _PACKET = 65536
+_ROOM_SECONDS = 0.02  # until a full socket is tried again
 _BASE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 
@@ -69,27 +73,26 @@ class ForkServer:
         """Return a new fork that holds ``end`` of a socket pair, works in ``home`` and logs to ``log``.
 
         Raises:
-            HarnessBroke: there is no server, and none could be started.
+            HarnessBroke: there is no server, and none could be started; or it hangs, and was ended.
         """
         async with self._starting:
             if self._listening is None or self._listening.done():
                 await self._start(home)
-            control = self._control
-            assert control is not None
-            started: asyncio.Future[Fork] = asyncio.get_running_loop().create_future()
-            self._asked.append(started)
+            listening = self._listening
+            assert listening is not None
             message = json.dumps({"home": str(home), "log": str(log)}).encode()
-            try:
-                socket.send_fds(control, [message], [end.fileno()])
-            except OSError as error:
-                raise HarnessBroke(f"{self._environment.package}'s server is lost: {error}") from error
+            started = await self._ask(message, end, listening)
         try:
-            return await asyncio.shield(started)
+            await asyncio.wait([started], timeout=FORK_SECONDS)
         except asyncio.CancelledError:
-            if started.cancelled():
-                raise HarnessBroke(f"{self._environment.package}'s server was lost before the run began") from None
             started.add_done_callback(_kill_unwanted)
             raise
+        if not started.done():
+            started.add_done_callback(_kill_unwanted)
+            raise await self._hung(listening)
+        if started.cancelled():
+            raise HarnessBroke(f"{self._environment.package}'s server was lost before the run began")
+        return started.result()
 
     async def run(self, bridge: Bridge, job: dict[str, Any], scratch: Path, seconds: float) -> bool:
         """Do one job in a fork, whose questions ``bridge`` answers; return False if its time ran out.
@@ -105,9 +108,13 @@ class ForkServer:
             OrchardError: what ``bridge`` raised.
         """
         home = scratch / "home"
-        home.mkdir(exist_ok=True)
-        with bridge.theirs:
-            fork = await self.fork(bridge.theirs, home, scratch / LOG)
+        try:
+            with bridge.theirs:
+                home.mkdir(exist_ok=True)
+                fork = await self.fork(bridge.theirs, home, scratch / LOG)
+        except BaseException:
+            bridge.ours.close()  # a fork that is there all the same reads its end, and ends
+            raise
         serving = asyncio.create_task(bridge.serve(job), name=f"{self._environment.package}'s bridge")
         try:
             await asyncio.wait([fork.exited, serving], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
@@ -120,6 +127,7 @@ class ForkServer:
             fork.kill()
             serving.cancel()
             await asyncio.wait([serving, fork.exited])
+            bridge.ours.close()  # where ``serve`` did not come to it
 
     async def close(self) -> None:
         """End the server and its forks."""
@@ -133,24 +141,59 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         log = folder / "server.log"
-        with theirs, log.open("wb") as output:
-            self._process = await asyncio.create_subprocess_exec(
-                str(self._environment.python), "-I", str(Path(__file__).with_name("child.py")), str(theirs.fileno()),
-                str(os.getpid()), str(self._runner), env={**_BASE, "HOME": str(folder), **self._variables}, cwd="/",
-                pass_fds=[theirs.fileno()], start_new_session=True, stdin=asyncio.subprocess.DEVNULL, stdout=output,
-                stderr=output,
-            )  # fmt: skip
+        argv = [str(self._environment.python), "-I", str(Path(__file__).with_name("child.py")), str(theirs.fileno())]
+        try:
+            with theirs, log.open("wb") as output:
+                self._process = await asyncio.create_subprocess_exec(
+                    *argv, str(os.getpid()), str(self._runner), env={**_BASE, "HOME": str(folder), **self._variables},
+                    cwd="/", pass_fds=[theirs.fileno()], start_new_session=True, stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output, stderr=output,
+                )  # fmt: skip
+        except BaseException:
+            ours.close()
+            raise
         self._control = ours
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._listening = asyncio.create_task(self._listen(ours, ready), name=f"{self._environment.package}'s server")
         try:
             async with asyncio.timeout(START_SECONDS):
                 await ready
-        except (TimeoutError, HarnessBroke) as error:
+        except BaseException as error:  # whatever it is, no further fork may be asked of that server
+            await finish(self.close())
+            if not isinstance(error, (TimeoutError, HarnessBroke)):
+                raise
             words = log.read_text("utf-8", "replace")[-1500:]
             raise HarnessBroke(
                 f"{self._environment.package} did not start within {START_SECONDS:.0f} s: {words}"
             ) from error
+
+    async def _ask(self, message: bytes, end: socket.socket, listening: asyncio.Task[None]) -> asyncio.Future[Fork]:
+        """Send a request, once there is room for it; return what its answer will be."""
+        assert self._control is not None
+        try:
+            async with asyncio.timeout(FORK_SECONDS):
+                while True:
+                    try:
+                        socket.send_fds(self._control, [message], [end.fileno()])
+                        break
+                    except BlockingIOError:  # it has yet to read the requests before
+                        await asyncio.sleep(_ROOM_SECONDS)
+        except TimeoutError:
+            raise await self._hung(listening) from None
+        except OSError as error:
+            raise HarnessBroke(f"{self._environment.package}'s server is lost: {error}") from error
+        started: asyncio.Future[Fork] = asyncio.get_running_loop().create_future()
+        self._asked.append(started)
+        return started
+
+    async def _hung(self, listening: asyncio.Task[None]) -> HarnessBroke:
+        """End the server that ``listening`` hears, so that the next fork starts another; return what to say of it."""
+        if self._listening is listening and self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+        listening.cancel()
+        await settled(listening)
+        return HarnessBroke(f"{self._environment.package}'s server made no fork within {FORK_SECONDS:.0f} s")
 
     async def _listen(self, control: socket.socket, ready: asyncio.Future[None]) -> None:
         loop = asyncio.get_running_loop()

@@ -64,8 +64,9 @@ class MiniSweAgent:
     async def run(self, request: HarnessRequest) -> HarnessResult:
         """Run the agent; see ``Harness.run``."""
         self.check(request.config)
-        bridge, trajectory = Commands(request), request.scratch / "trajectory.json"
+        trajectory = request.scratch / "trajectory.json"
         job = _job(request, trajectory, await _facts(request.box, request.workdir))
+        bridge = Commands(request)
         in_time = await self._server.run(bridge, job, request.scratch, request.limits.seconds)
         return _result(request, bridge, trajectory, in_time)
 

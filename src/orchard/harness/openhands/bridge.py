@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from orchard.core.errors import Conflict, FileError, FileMissing, InvalidArgument, OrchardError
+from orchard.core.tasks import settled
 from orchard.core.text import carried
 from orchard.harness.beside.bridge import Bridge
 from orchard.harness.protocol import HarnessRequest
@@ -52,7 +53,7 @@ class Terminal:
     async def end(self) -> None:
         """End the shell with all that it started."""
         self._reading.cancel()
-        await asyncio.wait([self._reading])
+        await settled(self._reading)
         await self.process.kill()
 
 
@@ -74,11 +75,7 @@ class Tools(Bridge):
 
     async def end(self) -> None:
         """End all terminals; where the sandbox is gone, they are too."""
-        for terminal in self._terminals.values():
-            try:
-                await terminal.end()
-            except OrchardError:
-                return
+        await asyncio.gather(*(_over(terminal.end()) for terminal in self._terminals.values()))
 
     async def _open(self, question: dict[str, Any]) -> dict[str, Any]:
         process = await self._box.start(
@@ -133,3 +130,9 @@ class Tools(Bridge):
         except (FileError, InvalidArgument) as error:
             return {"why": error.message}
         return {}
+
+
+async def _over(end: Coroutine[Any, Any, None]) -> None:
+    """Carry out one end; its failure keeps no other from its own."""
+    with suppress(OrchardError, TimeoutError):
+        await end

@@ -91,10 +91,10 @@ async def _at_least(box: Sandbox, command: str, count: int) -> bool:
 async def _background_does_not_hold(ctx: Context) -> None:
     async with ctx.box() as box:
         start = time.monotonic()
-        result = await box.run("sleep 30 & echo started")
+        result = await box.run("sleep 300 & echo started")
         expect(time.monotonic() - start < 15, f"the answer took {time.monotonic() - start:.1f} s")
         expect(result.ok and result.stdout == b"started\n", f"saw {result}: {result.stdout!r}")
-        await eventually(lambda: _at_least(box, "sleep 30", 1), 10, "the background child was killed")
+        await eventually(lambda: _at_least(box, "sleep 300", 1), 10, "the background child was killed")
 
 
 @check(
@@ -263,16 +263,16 @@ async def _no_pager(ctx: Context) -> None:
         'for i in 1 2 3 4 5; do git -c user.name=a -c user.email=a@b commit -q --allow-empty -m "$(seq 1 2000)"; done'
     )
     async with ctx.box() as box:
-        made = await box.run(f"cd /tmp && {commits} && {more}", timeout=30)
+        made = await box.run(f"cd /tmp && {commits} && {more}", timeout=90)
         expect(made.ok, f"no repository: {made.error_text}")
-        result = await box.run("git log", cwd="/tmp/r", timeout=30, output_limit=1 << 22)
+        result = await box.run("git log", cwd="/tmp/r", timeout=90, output_limit=1 << 22)
         expect(result.ok and result.stdout_bytes > 50_000, f"saw {result}: {result.error_text}")
 
 
 @check(13, "a program that would ask a question ends", tools=("apt-get",))
 async def _no_prompt(ctx: Context) -> None:
     async with ctx.box() as box:
-        result = await box.run("apt-get install definitely-missing; apt-get upgrade; read answer </dev/tty", timeout=30)
+        result = await box.run("apt-get install definitely-missing; apt-get upgrade; read answer </dev/tty", timeout=90)
         expect(not result.timed_out, f"hangs: {result.text}")
 
 
@@ -281,7 +281,7 @@ async def _at_the_same_time(ctx: Context) -> None:
     async with ctx.box() as box:
         await box.start("while :; do sleep 1; done")
         meet = "touch /tmp/meet.$0; until [ $(ls /tmp/meet.* | wc -l) = 5 ]; do sleep 0.2; done"
-        results = await asyncio.gather(*(box.run(["sh", "-c", meet, str(number)], timeout=20) for number in range(5)))
+        results = await asyncio.gather(*(box.run(["sh", "-c", meet, str(number)], timeout=90) for number in range(5)))
         expect(all(result.ok for result in results), f"five that wait for one another did not meet: {results}")
 
 

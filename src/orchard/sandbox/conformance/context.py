@@ -55,6 +55,11 @@ class Context:
     service_url: str | None = None
     """Where the backend is a service."""
 
+    @property
+    def patience(self) -> float:
+        """Times longer than here that what only ends a hang may take: how busy machines elsewhere are nobody sees."""
+        return 1.0 if self.home is not None else 4.0
+
     @asynccontextmanager
     async def box(self, **spec: Any) -> AsyncGenerator[Sandbox]:
         """A fresh sandbox of the default image, owned for the length of the block."""

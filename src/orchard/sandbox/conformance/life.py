@@ -34,7 +34,7 @@ async def _gone(ctx: Context, sandbox_id: str) -> bool:
 async def _ready(ctx: Context) -> None:
     for _ in range(3):
         async with ctx.box() as box:
-            result = await box.run("echo ready", timeout=20)
+            result = await box.run("echo ready", timeout=60)
             expect(result.stdout == b"ready\n", f"the first command: {result}")
 
 
@@ -61,7 +61,7 @@ async def _ttl(ctx: Context) -> None:
 
 @check(38, "idle ends a sandbox that nobody uses")
 async def _idle(ctx: Context) -> None:
-    box = await ctx.orchard.create(ctx.image, ttl=60, idle=3)
+    box = await ctx.orchard.create(ctx.image, ttl=300, idle=3)
     await eventually(lambda: _gone(ctx, box.id), 25, "it lives on though idle")
     expect(
         (await ctx.orchard.get(box.id)).reason == "idle", f"the record says {(await ctx.orchard.get(box.id)).reason}"
@@ -85,10 +85,10 @@ async def _three_times(ctx: Context) -> None:
 
 @check(38, "extending moves the end, and never beyond max_ttl")
 async def _extend(ctx: Context) -> None:
-    box = await ctx.orchard.create(ctx.image, ttl=6, max_ttl=120)
+    box = await ctx.orchard.create(ctx.image, ttl=10, max_ttl=120)
     try:
         await box.extend(60)
-        await asyncio.sleep(7)
+        await asyncio.sleep(11)
         expect((await box.run("echo on")).stdout == b"on\n", "it ended at its first ttl")
         await expect_error(InvalidArgument, box.extend(500))
     finally:
@@ -107,27 +107,27 @@ async def _times_checked(ctx: Context) -> None:
 
 @check(39, "a running command counts as activity")
 async def _activity(ctx: Context) -> None:
-    box = await ctx.orchard.create(ctx.image, ttl=60, idle=4)
-    result = await box.run("sleep 8; echo done")
+    box = await ctx.orchard.create(ctx.image, ttl=120, idle=8)
+    result = await box.run("sleep 14; echo done")
     expect(result.stdout == b"done\n", f"idle ended a sandbox with a running command: {result}")
     await ctx.orchard.delete(box.id)
 
 
 @check(39, "reading a status does not count as activity")
 async def _status_is_no_activity(ctx: Context) -> None:
-    box = await ctx.orchard.create(ctx.image, ttl=60, idle=3)
+    box = await ctx.orchard.create(ctx.image, ttl=300, idle=3)
     await eventually(lambda: _gone(ctx, box.id), 25, "asking for the status keeps it alive")
     expect((await ctx.orchard.get(box.id)).reason == "idle", "another reason than idle")
 
 
 @check(40, "renewing through another client counts")
 async def _renew_elsewhere(ctx: Context) -> None:
-    box = await ctx.orchard.create_from(SandboxSpec(ctx.image, ttl=60, heartbeat=6))
+    box = await ctx.orchard.create_from(SandboxSpec(ctx.image, ttl=300, heartbeat=10))
     try:
         async with ctx.another() as other:
             attached = await other.attach(box.id)
             for _ in range(4):
-                await asyncio.sleep(2)
+                await asyncio.sleep(3)
                 await attached.renew()
             expect((await attached.run("echo on")).stdout == b"on\n", "it ended in spite of renewals")
         await eventually(lambda: _gone(ctx, box.id), 25, "it lives on without renewals")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from orchard.sandbox.conformance.context import Context, NotApplicable, NotHeld
-from orchard.sandbox.conformance.suite import CHECKS, Check
+from orchard.sandbox.conformance.suite import CHECKS, Check, patience
 
 Verdict = Literal["passed", "failed", "excepted", "not applicable"]
 
@@ -118,7 +118,8 @@ async def run_check(check: Check, context: Context) -> Outcome:
     verdict: Verdict = "passed"
     detail = ""
     try:
-        async with asyncio.timeout(check.seconds):
+        patience.set(context.patience)
+        async with asyncio.timeout(check.seconds * context.patience):
             await check.run(context)
     except NotApplicable as reason:
         verdict, detail = "not applicable", str(reason)

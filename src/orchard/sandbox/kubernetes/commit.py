@@ -195,8 +195,8 @@ class Committer:
         mine = replace(endpoint, headers={**endpoint.headers, "Authorization": f"Bearer {token}"})
         transport = Transport(mine)
         try:
-            await self._hand_over(Transport(endpoint), transport, token)
             try:
+                await self._hand_over(Transport(endpoint), transport, token)
                 await _quiet(transport)
                 yield transport
             except BaseException:
@@ -220,6 +220,8 @@ class Committer:
         try:
             async with asyncio.timeout(_UNDO_SECONDS):
                 await transport.request(Call("POST", "/tokens", json=theirs))
+        except Unauthorized:
+            return  # it never was ours
         except (OrchardError, TimeoutError) as error:
             _log.warning(
                 "sandbox %s is closed until its time is over, or its commit repeated: %s", sandbox_id, text_of(error)
