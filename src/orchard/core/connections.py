@@ -1,4 +1,7 @@
-"""HTTP connections that end: one of aiohttp's that is closed while its peer reads nothing stays open for ever."""
+"""HTTP connections that end: one of aiohttp's that is closed while its peer reads nothing stays open for ever.
+
+Those of TLS hand what is left to the plain connection below, which asyncio cuts after 30 s.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import TypeVar
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-SILENT = 5.0  # seconds without a byte taken, until a connection that was closed is cut; up to twice as long in effect
+SILENT = 30.0  # seconds without a byte taken, until a connection that was closed is cut; up to twice as long in effect
 
 C = TypeVar("C", bound=aiohttp.BaseConnector)
 _ending: set[asyncio.Task[None]] = set()
@@ -31,7 +34,7 @@ class _Handler(ResponseHandler):
         transport = self.transport
         super().close()
         if transport is not None and transport.get_write_buffer_size():
-            task = asyncio.get_running_loop().create_task(_end(transport))
+            task = self._loop.create_task(_end(transport))
             _ending.add(task)
             task.add_done_callback(_ending.discard)
 

@@ -68,6 +68,11 @@ class _Running(Generic[T]):
         finally:
             del self  # else the error, by its traceback, would hold itself
 
+    def last(self) -> None:
+        """Start it as what an interrupted call still does: waited for as above, and never heard."""
+        self._loop.call_soon_threadsafe(self._start)
+        self._ended.wait(_GRACE)
+
     def _start(self) -> None:
         self._task = self._loop.create_task(self._work)
         self._task.add_done_callback(self._end)
@@ -107,7 +112,7 @@ class Bridge:
             return entering.result()
         except BaseException as error:
             if entering.succeeded:
-                self.call(_leave(block, error))
+                _Running(_leave(block, error), self._loop()).last()
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Generator[T]:

@@ -20,7 +20,7 @@ from orchard.core.errors import Unavailable
 
 _GRACE = 8.0  # seconds that answers under way have to end once the service stops
 _MOST_HEAD = 1 << 18  # bytes of a request's head, not counting its first piece
-_KEEPALIVE = (  # options of a connection; one whose peer has vanished ends two minutes later
+_KEEPALIVE = (  # options of a connection; one that rests and whose peer has vanished ends two minutes later
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
 )  # fmt: skip

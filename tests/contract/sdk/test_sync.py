@@ -251,6 +251,28 @@ def test_a_block_that_is_interrupted_once_it_was_entered_is_left(bridge: Bridge,
         steps.clear()
 
 
+def test_a_block_that_cannot_be_left_holds_up_no_interrupt(
+    bridge: Bridge, interrupt: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchard.sandbox.bridge._GRACE", 0.1)
+    go, left = threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def block() -> AsyncIterator[None]:
+        interrupt()
+        try:
+            yield
+        finally:
+            await finish(asyncio.to_thread(go.wait))
+            left.set()
+
+    with pytest.raises(KeyboardInterrupt), bridge.block(block()):
+        pass
+    assert not left.is_set()
+    go.set()
+    assert left.wait(60)
+
+
 def test_a_sandbox_whose_block_is_interrupted_on_entering_is_deleted(
     backend: DaemonBackend, interrupt: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
