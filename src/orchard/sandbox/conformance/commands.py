@@ -263,9 +263,9 @@ async def _no_pager(ctx: Context) -> None:
         'for i in 1 2 3 4 5; do git -c user.name=a -c user.email=a@b commit -q --allow-empty -m "$(seq 1 2000)"; done'
     )
     async with ctx.box() as box:
-        made = await box.run(f"cd /tmp && {commits} && {more}", timeout=90)
+        made = await box.run(f"cd /tmp && {commits} && {more}", timeout=30 * ctx.patience)
         expect(made.ok, f"no repository: {made.error_text}")
-        result = await box.run("git log", cwd="/tmp/r", timeout=90, output_limit=1 << 22)
+        result = await box.run("git log", cwd="/tmp/r", timeout=30 * ctx.patience, output_limit=1 << 22)
         expect(result.ok and result.stdout_bytes > 50_000, f"saw {result}: {result.error_text}")
 
 
