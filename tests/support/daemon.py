@@ -14,10 +14,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from orchard.core.errors import NotFound, Unsupported
 from orchard.core.ids import new_id
 from orchard.sandbox.box import gone
 from orchard.sandbox.protocol import Capabilities
+from orchard.sandbox.transport import Call, Reply, Transport
 from orchard.sandbox.types import Endpoint, Page, SandboxInfo, SandboxSpec, State
 
 SANDBOXD = Path(__file__).parents[2] / "src/orchard/sandbox/bin/sandboxd"
@@ -142,3 +145,18 @@ class DaemonBackend:
 
     async def close(self) -> None:
         return
+
+
+def start_unheard(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Let no answer to the start of a command come back; return what is set once the sandbox has started one."""
+    request, started = Transport.request, asyncio.Event()
+
+    async def unanswered(self: Transport, call: Call) -> Reply:
+        reply = await request(self, call)
+        if (call.method, call.path) == ("POST", "/processes"):
+            started.set()
+            await asyncio.Event().wait()
+        return reply
+
+    monkeypatch.setattr(Transport, "request", unanswered)
+    return started

@@ -6,14 +6,12 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.support.daemon import SANDBOXD, DaemonBackend
+from tests.support.daemon import SANDBOXD, DaemonBackend, start_unheard
 
 from orchard.cli import streaming
 from orchard.sandbox import Orchard, Sandbox
-from orchard.sandbox.transport import Call, Transport
 
 
 @pytest.fixture
@@ -34,26 +32,11 @@ def run(box: Sandbox, *argv: str, detach: bool = False) -> "asyncio.Task[int]":
     return asyncio.create_task(streaming.run_in(None, box.id, list(argv), None, {}, stdin=False, detach=detach))
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Set once the sandbox has started a command; the answer that says so never comes."""
-    request, reached = Transport.request, asyncio.Event()
-
-    async def unanswered(self: Transport, call: Call) -> Any:
-        reply = await request(self, call)
-        if (call.method, call.path) == ("POST", "/processes"):
-            reached.set()
-            await asyncio.Event().wait()
-        return reply
-
-    monkeypatch.setattr(Transport, "request", unanswered)
-    return reached
-
-
 @pytest.mark.parametrize("detach", [False, True])
 async def test_an_interrupt_while_it_is_being_started_ends_it(
-    box: Sandbox, started: asyncio.Event, detach: bool
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch, detach: bool
 ) -> None:
+    started = start_unheard(monkeypatch)
     work = run(box, "sleep", "600", detach=detach)
     await started.wait()
     assert len(await running(box)) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.daemon import DaemonBackend
-from tests.support.waiting import until
+from tests.support.waiting import cancelled_after, until
 
 from orchard.core.errors import InvalidArgument, PatchFailed, Unavailable
 from orchard.sandbox import Orchard, Sandbox
@@ -199,13 +199,8 @@ async def test_git_that_is_cancelled_before_it_begins_leaves_no_folder(
         async with sealed_git():
             pass
 
-    for steps in range(12):  # one after another in which it may be cancelled
-        task = asyncio.ensure_future(use())
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    for steps in range(12):
+        await cancelled_after(steps, use())
         await until(lambda: os.listdir(tmp_path) == [], 20)  # noqa: PTH208
 
 

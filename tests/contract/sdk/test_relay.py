@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.support.daemon import DaemonBackend
-from tests.support.waiting import until
+from tests.support.waiting import cancelled_after, until
 
 from orchard.core.errors import InvalidArgument, NotFound
 from orchard.sandbox import Orchard, Sandbox
@@ -209,13 +209,8 @@ async def test_a_forward_block_that_is_cancelled_on_entering_listens_no_more(box
         return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
     before = listening()
-    for steps in range(12):  # one after another in which it may be cancelled
-        task = asyncio.ensure_future(use())
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    for steps in range(12):
+        await cancelled_after(steps, use())
         await until(lambda: listening() <= before)
 
 

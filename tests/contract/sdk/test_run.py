@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
-from tests.support.daemon import DaemonBackend
+from tests.support.daemon import DaemonBackend, start_unheard
 from tests.support.waiting import PATIENT, until
 
 from orchard.core.errors import (
@@ -246,3 +246,22 @@ async def test_many_megabytes_stream_while_the_loop_ticks(box: Sandbox) -> None:
     turning.cancel()
     assert size == 100_000_000
     assert most < 4 << 20, "taken without a turn for anybody else"
+
+
+@pytest.mark.parametrize("key", [None, "mine"])
+async def test_a_start_that_is_cut_off_ends_the_command_unless_its_key_finds_it(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    with monkeypatch.context() as patch:
+        started = start_unheard(patch)
+        starting = asyncio.ensure_future(box.start("sleep 600", key=key))
+        await started.wait()
+        assert [status.running for status in await box.processes()] == [True]
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+    if key is None:
+        assert not [status for status in await box.processes() if status.running]
+    else:
+        again = await box.start("sleep 600", key=key)
+        assert [status.id for status in await box.processes() if status.running] == [again.id]
