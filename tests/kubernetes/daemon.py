@@ -1,5 +1,6 @@
 """The daemon's image in the registry of the cluster, and backends on it."""
 
+import asyncio
 import hashlib
 import socket
 import tempfile
@@ -10,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.cluster.processes import run
+from tests.kubernetes.cluster.processes import PATIENCE, run
 
 from orchard.sandbox.conformance import roots
 from orchard.sandbox.kubernetes import Ingress, KubernetesSettings
@@ -58,3 +59,15 @@ def special_images(registry: str, plain: bool) -> Mapping[str, str]:
             copy = ("skopeo", "--insecure-policy", "copy", "--quiet", "--dest-compress")
             run(*copy, f"--dest-tls-verify={str(not plain).lower()}", layout, f"docker://{found[kind]}")
     return found
+
+
+def pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
+    """Return the Pods of a namespace."""
+    return cluster.get("-n", namespace, "pods")["items"]
+
+
+async def gone(cluster: Cluster, namespace: str) -> None:
+    """Wait until a namespace has no Pods."""
+    async with asyncio.timeout(PATIENCE):
+        while await asyncio.to_thread(pods, cluster, namespace):  # noqa: ASYNC110 - the cluster rings no bell here
+            await asyncio.sleep(1)

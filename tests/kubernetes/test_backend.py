@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import PATIENCE, WITHIN
-from tests.kubernetes.daemon import settings_for
+from tests.kubernetes.daemon import gone, pods, settings_for
 from tests.kubernetes.rules import WORDS, refused
 from tests.support.waiting import until
 
@@ -23,16 +23,6 @@ from orchard.sandbox.types import SandboxSpec, State
 from orchard.service.metrics import Metrics
 
 Replicas = Callable[..., KubernetesBackend]
-
-
-def pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
-    return cluster.get("-n", namespace, "pods")["items"]
-
-
-async def gone(cluster: Cluster, namespace: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while await asyncio.to_thread(pods, cluster, namespace):  # noqa: ASYNC110 - the cluster rings no bell here
-            await asyncio.sleep(1)
 
 
 @pytest.mark.parametrize("injection", ["init", "image-volume"])

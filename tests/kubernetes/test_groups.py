@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.support.waiting import until
+from tests.kubernetes.daemon import gone
 
 from orchard.core.errors import CreateFailed, InvalidArgument
 from orchard.sandbox import Orchard, Sandbox
@@ -74,7 +74,7 @@ async def test_two_groups_that_do_not_fit_together_come_one_after_the_other(
     one, other = await asyncio.gather(*(work(door) for door in doors))
     assert inside == [2, 2]
     assert len({box.id for box in one + other}) == 4
-    await until(lambda: cluster.get("-n", namespace, "pods")["items"] == [])
+    await gone(cluster, namespace)
 
 
 async def test_a_group_with_one_that_fails_is_none(cluster: Cluster, namespace: str, replica: Replicas) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import PATIENCE, wait_until
-from tests.kubernetes.daemon import our_address, settings_for
+from tests.kubernetes.daemon import gone, our_address, settings_for
 from tests.kubernetes.test_cluster import pod, ready
 from tests.support.waiting import until
 
@@ -254,9 +254,7 @@ async def test_where_no_policy_bites_a_sandbox_without_network_is_not_made(
     with pytest.raises(CreateFailed) as caught:
         await place.orchard.create(place.cluster.image("busybox"))
     assert caught.value.reason == "not_sealed"
-    await asyncio.to_thread(
-        wait_until, lambda: place.cluster.get("-n", place.namespace, "pods")["items"] == [], "its Pod to go"
-    )
+    await gone(place.cluster, place.namespace)
 
 
 @pytest.mark.parametrize("network", ["none", "open"])

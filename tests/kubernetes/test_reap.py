@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import WITHIN, wait_until
-from tests.kubernetes.daemon import settings_for
+from tests.kubernetes.daemon import pods, settings_for
 from tests.kubernetes.rules import WORDS, refused
 from tests.support.waiting import until
 
@@ -98,10 +98,6 @@ def process(script: str, settings: Path, *arguments: str) -> Iterator[subprocess
 def line(started: subprocess.Popen[str]) -> str:
     assert started.stdout is not None
     return started.stdout.readline().strip()
-
-
-def pods(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
-    return cluster.get("-n", namespace, "pods")["items"]
 
 
 def state(pod: dict[str, Any]) -> set[str]:

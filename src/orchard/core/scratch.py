@@ -1,4 +1,4 @@
-"""Work under way: locks, and folders that outlive their process by no more than the next such work."""
+"""Work under way: locks, whole files, and folders that outlive their process by no more than the next such work."""
 
 from __future__ import annotations
 
@@ -73,3 +73,11 @@ def _opened(folder: Path) -> int | None:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def publish(path: Path, data: bytes) -> None:
+    """Write a file so that a reader, and another writer of the same, sees the whole or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{id(data):x}")
+    draft.write_bytes(data)
+    draft.replace(path)

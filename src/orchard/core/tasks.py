@@ -40,6 +40,14 @@ async def settled(work: asyncio.Future[Any]) -> None:
         work.exception()
 
 
+async def cancel(*works: asyncio.Future[Any]) -> None:
+    """Cancel each, and wait for its end, whatever it is."""
+    for work in works:
+        work.cancel()
+    for work in works:
+        await settled(work)
+
+
 @contextmanager
 def unwrapped() -> Generator[None]:
     """Let a task group's only error, or its first, come out as itself rather than in an ``ExceptionGroup``."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from orchard.core.scratch import publish
 from orchard.evals.metrics import SUCCESS, Metrics, summarize
 from orchard.evals.validate import Verdict, verdicts
 from orchard.rollout.policies import GOLD
@@ -90,9 +91,7 @@ class Report:
 
     def write_json(self, path: Path) -> None:
         """Write ``to_json`` to a file, which is there whole or as it was."""
-        draft = path.with_name(f"{path.name}.new")
-        draft.write_text(json.dumps(self.to_json(), indent=2) + "\n")
-        draft.replace(path)
+        publish(path, (json.dumps(self.to_json(), indent=2) + "\n").encode())
 
 
 def build_report(

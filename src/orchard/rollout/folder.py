@@ -15,6 +15,7 @@ import zstandard
 from orchard.core.disk import needs_room
 from orchard.core.errors import Conflict, InvalidArgument
 from orchard.core.ids import check_id, new_id
+from orchard.core.scratch import publish
 from orchard.rollout.facts import Facts
 from orchard.trajectories import RolloutRecord, Store
 
@@ -126,9 +127,7 @@ def _refuse_others(path: Path) -> None:
 
 def _identity(file: Path) -> str:
     if not file.exists():
-        partial = file.with_suffix(".new")
-        partial.write_text(json.dumps({"run": new_id("run"), "version": 1}))
-        partial.rename(file)
+        publish(file, json.dumps({"run": new_id("run"), "version": 1}).encode())
     try:
         return check_id(json.loads(file.read_text())["run"], "run")
     except (ValueError, KeyError, TypeError) as error:

@@ -15,8 +15,9 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side, State
 
 from orchard.core.errors import InvalidArgument, NotFound, Unavailable
+from orchard.core.tasks import cancel
 from orchard.service.problems import send_plain
-from orchard.service.relay import Disconnected, Relay, Request, end, forwarded, returned, send_head, send_in
+from orchard.service.relay import Disconnected, Relay, Request, forwarded, returned, send_head, send_in
 from orchard.service.server import has_left
 from orchard.service.tunnels import Tunnels
 from orchard.service.upstream import Answer, Connection, Headers
@@ -140,7 +141,7 @@ class _Frames:
             if tasks[1].done() and not has_left(self._request.scope):
                 await self._close_client()
         finally:
-            await end(*tasks)
+            await cancel(*tasks)
         await self._connection.drained()
 
     async def _close_client(self) -> None:

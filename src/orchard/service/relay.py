@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchard.core.errors import Unavailable
+from orchard.core.tasks import cancel
 from orchard.service.keys import Caller
 from orchard.service.server import arm_trailers, has_left
 from orchard.service.upstream import Answer, Connection, Headers
@@ -73,12 +74,12 @@ class Relay:
             answer = await connection.read_head()
             await self._answer(request, connection, answer, check(answer))
         except Unavailable as error:
-            await end(pump)
+            await cancel(pump)  # how it ended was told by the exchange itself
             if _left(pump) or has_left(request.scope):
                 raise Disconnected from error
             raise
         finally:
-            await end(pump)
+            await cancel(pump)
 
     async def _answer(self, request: Request, connection: Connection, answer: Answer, headers: Headers) -> None:
         send, endless = request.send, _is_endless(answer)
@@ -196,15 +197,6 @@ async def _pump(request: Request, connection: Connection) -> None:
         pass
     connection.abort()
     raise Disconnected
-
-
-async def end(*pumps: asyncio.Task[None]) -> None:
-    """End pumps. How one ended was told by the exchange itself, so its exception is only taken note of."""
-    for task in pumps:
-        task.cancel()
-    await asyncio.wait(pumps)
-    for task in pumps:
-        _ = task.cancelled() or task.exception()
 
 
 def _left(pump: asyncio.Task[None]) -> bool:

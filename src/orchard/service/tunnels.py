@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 
 from orchard.core.errors import Unavailable, from_problem
+from orchard.core.tasks import cancel
 from orchard.service.datapath import DataPath, check_identity, read_problem
 from orchard.service.directory import Entry
-from orchard.service.relay import Disconnected, Request, end, send_head, send_in
+from orchard.service.relay import Disconnected, Request, send_head, send_in
 from orchard.service.server import has_left
 from orchard.service.upstream import Connection
 
@@ -80,7 +81,7 @@ async def _relay(request: Request, connection: Connection) -> None:
         if ended.is_set():
             await connection.drained()
     finally:
-        await end(both, inward)
+        await cancel(both, inward)
 
 
 async def _to_client(request: Request, connection: Connection, ended: asyncio.Event) -> None:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchard.core.errors import CommandNotStarted, CreateFailed, TaskRefused
+from orchard.core.scratch import publish
 from orchard.sandbox import Orchard, Sandbox
 from orchard.sandbox.pinned import pinned
 from orchard.tasks.boxes import put_tree
-from orchard.tasks.cache import alternatives, keep, place, publish
+from orchard.tasks.cache import alternatives, keep, place
 from orchard.tasks.tree import SourceFile, Tree, as_tar, read_tree
 from orchard.tasks.uv import Platform, installed
 

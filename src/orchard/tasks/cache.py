@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 from orchard.core.config import cache_dir
+from orchard.core.scratch import publish
 
 _ALTERNATIVES = 8  # stores of images on one machine that share the cache
 
@@ -14,14 +14,6 @@ _ALTERNATIVES = 8  # stores of images on one machine that share the cache
 def place(room: str, key: str) -> Path:
     """Return the path in the cache for ``key``; nothing is made."""
     return cache_dir() / room / hashlib.sha256(key.encode()).hexdigest()[:32]
-
-
-def publish(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, and another writer of the same, sees the whole or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f"{path.name}.{os.getpid()}.{id(data):x}")
-    scratch.write_bytes(data)
-    scratch.replace(path)
 
 
 def keep(folder: Path, name: str, data: bytes) -> None:

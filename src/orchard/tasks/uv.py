@@ -21,7 +21,8 @@ from typing import Any
 
 from orchard.core.config import base_env, env
 from orchard.core.errors import MachineUnfit, TaskRefused, Unavailable
-from orchard.tasks.cache import place, publish
+from orchard.core.scratch import publish
+from orchard.tasks.cache import place
 from orchard.tasks.model import requirement
 
 _UNSATISFIABLE = 1  # uv's exit code where the index answered and no solution exists; 2 is any other trouble

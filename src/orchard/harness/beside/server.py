@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchard.core.errors import OrchardError
-from orchard.core.tasks import finish, settled
+from orchard.core.tasks import cancel, finish
 from orchard.harness.beside.bridge import Bridge
 from orchard.harness.beside.environment import Environment
 
@@ -132,8 +132,7 @@ class ForkServer:
     async def close(self) -> None:
         """End the server and its forks."""
         if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+            await cancel(self._listening)
         await self._end_process()
 
     async def _start(self, folder: Path) -> None:
@@ -191,8 +190,7 @@ class ForkServer:
         if self._listening is listening and self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
-        listening.cancel()
-        await settled(listening)
+        await cancel(listening)
         return HarnessBroke(f"{self._environment.package}'s server made no fork within {FORK_SECONDS:.0f} s")
 
     async def _listen(self, control: socket.socket, ready: asyncio.Future[None]) -> None:

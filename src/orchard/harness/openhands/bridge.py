@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from orchard.core.errors import Conflict, FileError, FileMissing, InvalidArgument, OrchardError
-from orchard.core.tasks import settled
+from orchard.core.tasks import cancel
 from orchard.core.text import carried
 from orchard.harness.beside.bridge import Bridge
 from orchard.harness.protocol import HarnessRequest
@@ -52,8 +52,7 @@ class Terminal:
 
     async def end(self) -> None:
         """End the shell with all that it started."""
-        self._reading.cancel()
-        await settled(self._reading)
+        await cancel(self._reading)
         await self.process.kill()
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from orchard.core.errors import InvalidArgument, NotFound, SandboxGone, Unavailable
 from orchard.core.ids import check_id, check_key
-from orchard.core.tasks import settled
+from orchard.core.tasks import cancel
 from orchard.sandbox.kubernetes import deaths, labels
 from orchard.sandbox.kubernetes.cache import PodCache
 from orchard.sandbox.kubernetes.client import Cluster
@@ -265,13 +265,11 @@ class KubernetesBackend:
         if not _broken(opening) and opening.done():
             await opening.result().committer.close()
         self._lives.pop(loop, None)
-        opening.cancel()
-        await settled(opening)
+        await cancel(opening)
         if not opening.cancelled() and opening.exception() is None:
             live = opening.result()
             await live.tombstones.written()
-            live.keeper.cancel()
-            await settled(live.keeper)
+            await cancel(live.keeper)
 
     async def live(self) -> Live:
         """Return what the running loop holds, made on first use.

@@ -18,7 +18,7 @@ import httpx
 
 from orchard.core.config import cache_dir
 from orchard.core.errors import TaskRefused, Unavailable
-from orchard.tasks.cache import publish
+from orchard.core.scratch import publish
 from orchard.tasks.tree import SourceFile, Tree
 from orchard.tasks.uv import canonical, latest_facts
 
