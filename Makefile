@@ -5,13 +5,13 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PYTEST := python -m pytest
 SPREAD := -n 4 --dist loadfile
-CLUSTER_TESTS := $(PYTEST) -q tests/kubernetes -m "not alone and not scaling" -n 3 --dist loadgroup --timeout 900 && $(PYTEST) -q tests/kubernetes -m alone --timeout 900
+ON_PODS := $(PYTEST) -q tests/kubernetes --timeout 900
 ON_CLUSTER = $(if $(KUBECONFIG),,@trap 'python -m tests.kubernetes.cluster down' EXIT; python -m tests.kubernetes.cluster up &&)
 SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 
 .NOTPARALLEL: # a set-up comes before what needs it, also under -j
-.PHONY: help demo test check lint unit contract system vm twins twins-all conformance bench cluster-programs cluster cluster-status cluster-down test-cluster test-scaling test-torch test-vllm test-harness harness-zeroclaw images sandboxd setup-demo setup-test setup-cluster lock clean
+.PHONY: help demo test check lint unit contract system vm twins twins-all conformance bench cluster-programs cluster cluster-status cluster-down test-cluster conformance-cluster test-scaling test-torch test-vllm test-harness harness-zeroclaw images sandboxd setup-demo setup-test setup-cluster lock clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
@@ -73,7 +73,10 @@ cluster-down: ## remove every trace of the cluster but the cache
 	@python -m tests.kubernetes.cluster down
 
 test-cluster: setup-cluster sandboxd ## the Kubernetes lane: on the cluster that KUBECONFIG names, else on one brought up for it
-	$(ON_CLUSTER) $(CLUSTER_TESTS)
+	$(ON_CLUSTER) $(ON_PODS) -m "not alone and not scaling and not suite" -n 4 --dist loadgroup && $(ON_PODS) -m alone
+
+conformance-cluster: setup-cluster sandboxd ## how a sandbox must behave, line by line, on Pods, straight and through a service; cluster as above
+	$(ON_CLUSTER) $(ON_PODS) -m suite -n 2 --dist loadgroup
 
 test-scaling: setup-cluster sandboxd ## the chart's scaler under load, with the real metrics-server (built once, in two minutes)
 	$(ON_CLUSTER) $(PYTEST) -q tests/kubernetes/test_scaling.py

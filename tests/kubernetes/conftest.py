@@ -16,7 +16,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what breaks the cluster; of the rest a file is one worker's, and the suite through a service another's."""
     for item in items:
         fixtures: list[str] = getattr(item, "fixturenames", [])
-        if "own_cluster" in fixtures:
+        if "cluster_to_break" in fixtures:
             item.add_marker("alone")
         part = "-service" if "on_service" in fixtures else ""
         item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}{part}"))
@@ -38,13 +38,19 @@ def a_hundred_pods() -> Iterator[None]:
 
 
 @pytest.fixture
-def own_cluster(cluster: Cluster) -> Iterator[Cluster]:
-    """Our own cluster, for tests that break its parts; whatever such a test leaves dead is started again."""
+def own_cluster(cluster: Cluster) -> Cluster:
+    """Our own cluster, for tests that need what only it has: a second registry, an outer world, spare resources."""
     if not cluster.ours:
-        pytest.skip("KUBECONFIG names another's cluster, whose parts are not ours to break")
-    yield cluster
-    cluster.up()
-    cluster.wait_for_nodes()
+        pytest.skip("KUBECONFIG names another's cluster, which has not all that this test needs")
+    return cluster
+
+
+@pytest.fixture
+def cluster_to_break(own_cluster: Cluster) -> Iterator[Cluster]:
+    """Our own cluster, for a test that breaks its parts; whatever such a test leaves dead is started again."""
+    yield own_cluster
+    own_cluster.up()
+    own_cluster.wait_for_nodes()
 
 
 @pytest.fixture

@@ -184,11 +184,11 @@ async def test_an_answer_that_comes_late_does_not_bring_back_what_is_gone_or_old
 
 
 async def test_an_api_server_that_is_away_for_a_while_is_found_again(
-    own_cluster: Cluster, cache: PodCache, make: Callable[[str], Any]
+    cluster_to_break: Cluster, cache: PodCache, make: Callable[[str], Any]
 ) -> None:
     await make("before")
     await until(lambda: names(cache) == {"before"})
-    with own_cluster.stopped("apiserver", grace=0):
+    with cluster_to_break.stopped("apiserver", grace=0):
         assert names(cache) == {"before"}  # what is known stays
         late = asyncio.ensure_future(make("after"))  # a request outlasts the restart
         await asyncio.sleep(1)

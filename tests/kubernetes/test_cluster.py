@@ -3,14 +3,24 @@
 import json
 import ssl
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.cluster.place import API, INTERNET, METADATA, PKI, PRIVATE_PASSWORD, PRIVATE_SPEED, PRIVATE_USER
-from tests.kubernetes.cluster.processes import WITHIN, run, wait_until
+from tests.kubernetes.cluster.place import (
+    API,
+    INTERNET,
+    METADATA,
+    NODES,
+    PKI,
+    PRIVATE_PASSWORD,
+    PRIVATE_SPEED,
+    PRIVATE_USER,
+)
+from tests.kubernetes.cluster.processes import CGROUPS, WITHIN, kubectl, run, wait_until
 from tests.kubernetes.cluster.simulated import LABEL
 
 from orchard.core.errors import MachineUnfit
@@ -61,6 +71,19 @@ def test_another_cluster_is_named_with_a_registry_or_refused(
     monkeypatch.setenv("ORCHARD_TEST_REGISTRY", told)
     theirs = Cluster()
     assert (theirs.ours, theirs.plain, theirs.registry) == (False, plain, "registry.example:5000")
+
+
+@pytest.mark.parametrize(("told", "asked"), [("net/http: TLS handshake timeout", 2), ("connection refused", 1)])
+def test_an_api_server_that_has_no_time_is_asked_again(tmp_path: Path, told: str, asked: int) -> None:
+    """Not one that does not run: tests look for that."""
+    program = tmp_path / "kubectl"
+    program.write_text(
+        f"#!/bin/sh\ncd {tmp_path}\necho >>asks\n[ $(wc -l <asks) = 2 ] || {{ echo {told} >&2; exit 1; }}\n"
+    )
+    program.chmod(0o700)
+    with nullcontext() if asked > 1 else pytest.raises(MachineUnfit, match=told):
+        kubectl(tmp_path, tmp_path / "config", "get", "pods")
+    assert len((tmp_path / "asks").read_text()) == asked
 
 
 def test_nodes_are_ready(cluster: Cluster) -> None:
@@ -196,8 +219,8 @@ def test_service_account_is_refused_by_priority_and_fairness(own_cluster: Cluste
         wait_until(lambda: client.get("/version").status_code == 200, "an answer again")
 
 
-def test_stopped_part_comes_back_and_keeps_its_state(own_cluster: Cluster, namespace: str) -> None:
-    cluster = own_cluster
+def test_stopped_part_comes_back_and_keeps_its_state(cluster_to_break: Cluster, namespace: str) -> None:
+    cluster = cluster_to_break
     cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}}, namespace=namespace)
     with cluster.stopped("apiserver", grace=0), pytest.raises(MachineUnfit):
         cluster.kubectl("version")
@@ -215,16 +238,28 @@ def test_simulated_nodes_take_pods_in_name_only(own_cluster: Cluster, namespace:
         cluster.kubectl("-n", namespace, "delete", "pods", "--all", "--force", "--grace-period=0")
 
 
-def test_frozen_store_stops_writes_and_lets_them_go_on(own_cluster: Cluster, namespace: str) -> None:
-    with own_cluster.paused("etcd"), pytest.raises(MachineUnfit):
-        own_cluster.kubectl("-n", namespace, "create", "configmap", "late", "--request-timeout=2s")
-    own_cluster.wait_for_api()
-    own_cluster.kubectl("-n", namespace, "create", "configmap", "after")
+def test_frozen_store_stops_writes_and_lets_them_go_on(cluster_to_break: Cluster, namespace: str) -> None:
+    with cluster_to_break.paused("etcd"), pytest.raises(MachineUnfit):
+        cluster_to_break.kubectl("-n", namespace, "create", "configmap", "late", "--request-timeout=2s")
+    cluster_to_break.wait_for_api()
+    cluster_to_break.kubectl("-n", namespace, "create", "configmap", "after")
 
 
-def test_unplugged_node_is_lost_and_comes_back(own_cluster: Cluster) -> None:
-    lost = own_cluster.nodes[-1]
-    with own_cluster.unplugged(lost):
-        own_cluster.kubectl("wait", "--for=condition=Ready=Unknown", f"node/{lost}", WITHIN)
-    states = {item["type"]: item["status"] for item in own_cluster.get("node", lost)["status"]["conditions"]}
+def test_unplugged_node_is_lost_and_comes_back(cluster_to_break: Cluster) -> None:
+    lost = cluster_to_break.nodes[-1]
+    with cluster_to_break.unplugged(lost):
+        cluster_to_break.kubectl("wait", "--for=condition=Ready=Unknown", f"node/{lost}", WITHIN)
+    states = {item["type"]: item["status"] for item in cluster_to_break.get("node", lost)["status"]["conditions"]}
     assert states["Ready"] == "True"
+
+
+def test_a_firewall_and_all_it_starts_have_a_small_share_of_a_processor(own_cluster: Cluster) -> None:
+    unified = (CGROUPS / "cgroup.controllers").exists()
+    for node in NODES:
+        part = own_cluster.part(f"{node.name}-kube-router")
+        process = part.running()
+        assert process
+        group = f"{node.cgroup}/{part.name}"
+        assert f":/{group}\n" in Path(f"/proc/{process.pid}/cgroup").read_text()
+        told = CGROUPS / group / "cpu.max" if unified else CGROUPS / "cpu" / group / "cpu.cfs_quota_us"
+        assert int(told.read_text().split()[0]) == part.share * 100_000 > 0

@@ -29,7 +29,7 @@ ELSEWHERE = {
 CROWDS = {57, 60}
 """Lines that fill both nodes."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]
+pytestmark = [pytest.mark.suite, pytest.mark.timeout(2700)]
 
 
 async def whole(context: Context) -> Report:

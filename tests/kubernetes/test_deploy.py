@@ -5,6 +5,7 @@ import json
 import re
 import tomllib
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from deploy.images import build as images
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.cluster.processes import PATIENCE, WITHIN, wait_until
+from tests.kubernetes.cluster.processes import WITHIN, wait_until
 from tests.kubernetes.daemon import settings_for
 from tests.kubernetes.deployment import RELEASE, Deployment, deployed
 from tests.support.waiting import until
@@ -27,7 +28,7 @@ from orchard.sandbox.kubernetes.rights import Right, reaper_rights, rights
 from orchard.sandbox.types import SandboxSpec
 
 pytestmark = pytest.mark.timeout(900)  # the images may have to be built first
-_OUTLIVES = 60.0  # seconds of a sandbox that must outlive every replica: one that goes may still reap
+_TTL = 10.0  # seconds of a sandbox that must outlive its owner, and whose end is waited for
 SERVICE = "app.kubernetes.io/component=service"
 LOGIN = "registry-login"
 """Credentials that the settings name and nobody has made: sandboxes of public images do without."""
@@ -85,21 +86,43 @@ def test_check_in_the_cluster_finds_it_fit(release: Deployment) -> None:
     assert {name: found.get(name) for name in names} == dict.fromkeys(names, "ok")
 
 
-async def test_reaper_removes_what_has_ended_with_every_replica_dead(release: Deployment, orchard: Orchard) -> None:
-    cluster, where, sandboxes = release.cluster, ("-n", release.namespace), ("-n", release.sandboxes)
-    box = await orchard.create(cluster.image("busybox"), ttl=_OUTLIVES)
-    cluster.kubectl(*where, "scale", f"deployment/{RELEASE}", "--replicas=0")
+@contextmanager
+def without_replicas(release: Deployment) -> Iterator[None]:
+    """In the block no replica is there; afterwards both are again."""
+    cluster, deployment = release.cluster, ("-n", release.namespace, "scale", f"deployment/{RELEASE}")
+    cluster.kubectl(*deployment, "--replicas=0")
     try:
-        cluster.kubectl(*where, "wait", "--for=delete", "pod", "-l", SERVICE, WITHIN)
-        ended = ("Succeeded", "Failed")
-        wait_until(lambda: cluster.get(*sandboxes, "pod", name_of(box.id))["status"]["phase"] in ended, "its own end")
+        cluster.kubectl("-n", release.namespace, "wait", "--for=delete", "pod", "-l", SERVICE, WITHIN)
+        yield
+    finally:
+        cluster.kubectl(*deployment, "--replicas=2")
+        cluster.kubectl("-n", release.namespace, "rollout", "status", f"deployment/{RELEASE}", WITHIN)
+
+
+async def left(release: Deployment) -> str:
+    """Make a sandbox that nobody looks after; return its id once it has ended by its lease."""
+    cluster = release.cluster
+    owner = KubernetesBackend(settings_for(cluster, release.sandboxes))
+    box = await owner.create(SandboxSpec(cluster.image("busybox"), ttl=_TTL), "left")
+    await owner.close()
+
+    def ended() -> bool:
+        pod = cluster.get("-n", release.sandboxes, "pod", name_of(box.id))
+        return pod["status"]["phase"] in ("Succeeded", "Failed")
+
+    await asyncio.to_thread(wait_until, ended, "its own end")
+    return box.id
+
+
+async def test_reaper_removes_what_has_ended_with_every_replica_dead(release: Deployment) -> None:
+    cluster, where = release.cluster, ("-n", release.namespace)
+    with without_replicas(release):
+        sandbox_id = await left(release)
         cluster.kubectl(*where, "create", "job", f"--from=cronjob/{RELEASE}-reap", "once")
         cluster.kubectl(*where, "wait", "job/once", "--for=condition=Complete", WITHIN)
-        assert box.id in cluster.kubectl(*where, "logs", "job/once")
-        cluster.kubectl(*sandboxes, "wait", "--for=delete", f"pod/{name_of(box.id)}", WITHIN)
-    finally:
-        cluster.kubectl(*where, "scale", f"deployment/{RELEASE}", "--replicas=2")
-        cluster.kubectl(*where, "rollout", "status", f"deployment/{RELEASE}", WITHIN)
+        assert sandbox_id in cluster.kubectl(*where, "logs", "job/once")
+        gone = ("wait", "--for=delete", f"pod/{name_of(sandbox_id)}")
+        cluster.kubectl("-n", release.sandboxes, *gone, WITHIN)
 
 
 def test_output_goes_on_while_every_replica_is_replaced(release: Deployment) -> None:
@@ -180,21 +203,12 @@ async def test_the_reapers_account_can_do_all_that_is_done_and_nothing_more(
     release: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, account = release.cluster, tmp_path / "kubeconfig"
-    owner = KubernetesBackend(settings_for(cluster, release.sandboxes))
-    box = await owner.create(SandboxSpec(cluster.image("busybox"), ttl=_OUTLIVES), "reaped")
-    await owner.close()  # nobody but a replica may see its end first; it writes the same event
-    cluster.kubectl("-n", release.namespace, "scale", f"deployment/{RELEASE}", "--replicas=0")
-    try:
-        cluster.kubectl("-n", release.namespace, "wait", "--for=delete", "pod", "-l", SERVICE, WITHIN)
+    with without_replicas(release):
+        sandbox_id = await left(release)  # and nobody but the reaper tells of its end: a replica writes the same event
         cluster.write_kubeconfig(account, release.namespace, f"{RELEASE}-reap")
         recorder = Recorder(monkeypatch)
         settings = replace(settings_for(cluster, release.sandboxes), kubeconfig=account)
-        async with asyncio.timeout(PATIENCE):
-            while box.id not in {each.id for each in await KubernetesBackend(settings).reap()}:  # noqa: ASYNC110
-                await asyncio.sleep(0.5)
-    finally:
-        cluster.kubectl("-n", release.namespace, "scale", f"deployment/{RELEASE}", "--replicas=2")
-        cluster.kubectl("-n", release.namespace, "rollout", "status", f"deployment/{RELEASE}", WITHIN)
+        assert sandbox_id in [each.id for each in await KubernetesBackend(settings).reap()]
     assert not recorder.refused
     granted = {replace(right, required=False) for right in reaper_rights(release.sandboxes, settings)}
     assert granted - recorder.used <= {Right("get", "events", namespace=release.sandboxes, required=False)}

@@ -160,15 +160,15 @@ async def test_creates_wait_while_the_api_server_refuses(own_cluster: Cluster, n
 
 
 async def test_commands_go_on_while_the_control_plane_is_killed_and_paused(
-    own_cluster: Cluster, tmp_path: Path
+    cluster_to_break: Cluster, tmp_path: Path
 ) -> None:
-    image = own_cluster.image("busybox")
-    with replicas(own_cluster, tmp_path, 2) as running:
+    image = cluster_to_break.image("busybox")
+    with replicas(cluster_to_break, tmp_path, 2) as running:
         async with running.front as front, Orchard(front.url, api_key=running.key) as orchard:
             box = await orchard.create(image, ttl=600)
             process = await box.start("for i in $(seq 200); do echo $i; sleep 0.05; done")
             making: list[asyncio.Future[Sandbox]] = []
-            for fault in (own_cluster.stopped("apiserver", grace=0), own_cluster.paused("etcd")):
+            for fault in (cluster_to_break.stopped("apiserver", grace=0), cluster_to_break.paused("etcd")):
                 await asyncio.to_thread(fault.__enter__)
                 try:
                     making.append(asyncio.ensure_future(orchard.create(image, ttl=600)))

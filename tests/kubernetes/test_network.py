@@ -15,8 +15,6 @@ from tests.support.waiting import until
 
 from orchard.core.errors import CreateFailed
 from orchard.sandbox import Orchard, Sandbox
-from orchard.sandbox.conformance import runner
-from orchard.sandbox.conformance.context import Context
 from orchard.sandbox.conformance.suite import eventually
 from orchard.sandbox.kubernetes import KubernetesBackend
 from orchard.sandbox.kubernetes.identity import name_of
@@ -214,7 +212,7 @@ async def ours(place: Place) -> AsyncIterator[tuple[str, int, list[str]]]:
 @pytest.mark.usefixtures("a_hundred_pods")
 @pytest.mark.timeout(900, func_only=True)
 async def test_no_command_ever_runs_before_the_network_is_shut(place: Place) -> None:
-    """Sixty sandboxes at once, each of which tries at once: as its entrypoint, and by the first command."""
+    """Thirty sandboxes at once, each of which tries at once: as its entrypoint, and by the first command."""
     image = place.cluster.image("busybox")
 
     def leave(*targets: tuple[str, int]) -> str:
@@ -238,8 +236,8 @@ async def test_no_command_ever_runs_before_the_network_is_shut(place: Place) -> 
                 entry = await (await box.attach("entrypoint")).result()
                 return first.check().text + entry.text
 
-        told = await asyncio.gather(*(one() for _ in range(60)))
-        assert len(told) == 60
+        told = await asyncio.gather(*(one() for _ in range(30)))
+        assert len(told) == 30
         assert "".join(told) == ""
         assert seen == []
 
@@ -284,11 +282,3 @@ async def test_policies_are_two_whatever_the_number_of_sandboxes_and_the_same_fr
         async with Orchard(backend=backend) as replica, replica.sandbox(place.cluster.image("busybox")):
             assert policies() == first
         await backend.close()
-
-
-@pytest.mark.parametrize("line", [50, 52])
-async def test_conformance_of_the_network(place: Place, line: int) -> None:
-    context = Context(place.orchard, place.image, lambda: place.orchard)
-    report = await runner.run(context, lines=[line])
-    assert report.ok, report.to_json()
-    assert report.count("passed")

@@ -283,13 +283,13 @@ async def test_too_much_written_ends_the_sandbox_as_evicted(
 
 
 async def test_a_node_that_falls_silent_loses_its_sandboxes(
-    own_cluster: Cluster, namespace: str, replica: Replicas
+    cluster_to_break: Cluster, namespace: str, replica: Replicas
 ) -> None:
-    node = own_cluster.nodes[-1]
+    node = cluster_to_break.nodes[-1]
     backend = replica(node_lost_after=1, node_selector={"kubernetes.io/hostname": node})
-    made = await backend.create(SandboxSpec(own_cluster.image("busybox"), ttl=300), "lost")
-    async with witnessed(own_cluster, namespace, replica, made.id, "node_lost"):
-        with own_cluster.stopped(f"{node}-kubelet"):
+    made = await backend.create(SandboxSpec(cluster_to_break.image("busybox"), ttl=300), "lost")
+    async with witnessed(cluster_to_break, namespace, replica, made.id, "node_lost"):
+        with cluster_to_break.stopped(f"{node}-kubelet"):
             await ended(backend, made.id, 90)
 
 

@@ -136,9 +136,10 @@ def split_arguments(spec: dict[str, Any]) -> None:
         spec["argv"] = argv[:4] + " ".join(argv[4:]).split(" ")
 
 
-def one_at_a_time(when: str) -> Any:
-    lock = asyncio.Lock()
-    return lambda spec: lock if when in command(spec) else None
+def at_once(most: int, when: str) -> Any:
+    """Of the commands with ``when`` in them only so many run at once."""
+    gate = asyncio.Semaphore(most)
+    return lambda spec: gate if when in command(spec) else None
 
 
 def other_byte(method: str, target: str, status: int, body: bytes) -> tuple[int, bytes]:
@@ -221,7 +222,7 @@ TWINS = [
     Twin(11, "the end of a sandbox is told late", wrap=control.Slow),
     Twin(12, "a background process gets a hidden time-out", start=given("sleep 304", timeout_s=0.1)),
     Twin(13, "git log waits on a pager", start=becomes("git log", "git log; sleep 50")),
-    Twin(15, "commands stand in a queue", gate=one_at_a_time("/tmp/meet")),
+    Twin(15, "commands stand in a queue", gate=at_once(1, "/tmp/meet")),
     Twin(16, "an operation id is forgotten", start=new_operation),
     Twin(17, "the count of bytes is wrong", frame=on_exit("seq 1 3000000", stdout_bytes=22888895)),
     Twin(18, "a carriage return becomes a line feed", frame=changed_bytes(r"a\rb\rc", b"\r", b"\n")),
@@ -262,5 +263,5 @@ TWINS = [
     Twin(57, "one create of a hundred fails", wrap=control.FiftiethFails),
     Twin(58, "a client does not outlive a fork", before=ENDS_IN_A_FORK),
     Twin(59, "environment values are logged", start=told),
-    Twin(60, "one command of a thousand is dropped", start=becomes("sleep 1; echo 500", "true")),
+    Twin(60, "two hundred commands run at once", gate=at_once(200, "</tmp/go")),
 ]  # fmt: skip

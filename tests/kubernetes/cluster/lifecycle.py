@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.kubernetes.cluster import network, nodes, parts, pki, registry
+from tests.kubernetes.cluster import network, nodes, parts, pki, processes, registry
 from tests.kubernetes.cluster.build import locked, programs
 from tests.kubernetes.cluster.images import layouts
 from tests.kubernetes.cluster.place import (
@@ -78,7 +78,7 @@ def missing() -> list[str]:
 
 def kubectl(*words: str | Path, stdin: str | None = None) -> str:
     """Return what kubectl says, as the cluster's administrator."""
-    return run(programs() / "kubectl", f"--kubeconfig={KUBECONFIG}", *words, stdin=stdin)
+    return processes.kubectl(programs(), KUBECONFIG, *words, stdin=stdin)
 
 
 def _make(path: Path, images: dict[str, Path]) -> None:

@@ -7,10 +7,9 @@ import signal
 from pathlib import Path
 
 from tests.kubernetes.cluster.place import DNS, PKI, PRIVATE_REGISTRY, REGISTRY, RUN, Node
-from tests.kubernetes.cluster.processes import wait_until
+from tests.kubernetes.cluster.processes import CGROUPS, wait_until
 
 PAUSE = f"{REGISTRY}/pause:1"
-_CGROUPS = Path("/sys/fs/cgroup")
 _NETWORK = "orchard-test-pods"
 _DEVICES = Path("/var/lib/kubelet/device-plugins")
 _FIXED = [
@@ -69,7 +68,7 @@ def prepare(node: Node) -> None:
     for hierarchy in _hierarchies():
         (hierarchy / node.cgroup).mkdir(exist_ok=True)
     for limit in ("cpus", "mems"):  # cgroup v1: a cpuset starts empty, and nothing runs in an empty one
-        whole = _CGROUPS / "cpuset" / f"cpuset.{limit}"
+        whole = CGROUPS / "cpuset" / f"cpuset.{limit}"
         if whole.exists():
             (whole.parent / node.cgroup / whole.name).write_text(whole.read_text())
 
@@ -106,9 +105,9 @@ def clear_machine() -> None:
 
 
 def _hierarchies() -> list[Path]:
-    if (_CGROUPS / "cgroup.controllers").exists():
-        return [_CGROUPS]
-    return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
+    return [path for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
 
 
 def _removed(root: Path) -> bool:

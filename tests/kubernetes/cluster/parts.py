@@ -23,6 +23,8 @@ from tests.kubernetes.cluster.processes import Part
 _ETCD = "http://127.0.0.1:2379"
 _BEHIND = f"{HOST}:5002"
 """Where the private registry listens without its brake."""
+_FIREWALL = 0.15
+"""Of a processor for each kube-router: it writes all rules anew at each change of any pod, a fifth of all work else."""
 _CHECKOUT = Path(__file__).parents[3]
 
 
@@ -126,7 +128,7 @@ def node_parts(node: Node) -> list[Part]:
         Part(f"{node.name}-containerd", ["containerd", "-c", node.folder / "containerd.toml"], node),
         Part(f"{node.name}-kubelet", ["kubelet", *_flags(kubelet)], node),
         Part(f"{node.name}-kube-proxy", ["kube-proxy", *_flags(proxy)], node),
-        Part(f"{node.name}-kube-router", ["kube-router", *_flags(router)], node, {"NODE_NAME": node.name}),
+        Part(f"{node.name}-kube-router", ["kube-router", *_flags(router)], node, {"NODE_NAME": node.name}, _FIREWALL),
     ]
 
 

@@ -14,6 +14,7 @@ from orchard.core.config import base_env
 from orchard.core.errors import MachineUnfit
 from orchard.sandbox.local.process import Target, target
 
+CGROUPS = Path("/sys/fs/cgroup")
 _APART = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
 """The shell ends at once, so what it started is nobody's child and outlives us."""
 
@@ -31,8 +32,16 @@ def run(*argv: str | Path, stdin: str | None = None, env: Mapping[str, str] | No
     return done.stdout
 
 
+_GARBAGE = "400"  # percent of what lives, before it is collected: a small cluster has more memory than processors
 PATIENCE = 180.0  # seconds that what must come may take: it only ends a wait for what never will
 WITHIN = f"--timeout={PATIENCE:.0f}s"  # the same of kubectl and helm
+_OVERLOADED = (
+    "TLS handshake timeout",
+    "unable to return a response in the time allotted",
+    "etcdserver: request timed out",
+)
+"""What kubectl says of an API server that is there and has no time. One that does not run refuses the connection."""
+_PERIOD = 100_000  # microseconds
 _REST = 3  # times what a look took …
 _LONGEST_REST = 2.0  # seconds
 
@@ -56,6 +65,37 @@ def wait_until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE) 
         time.sleep(min(max(0.05, _REST * (now - start)), _LONGEST_REST))
 
 
+def bound(pid: int, group: str, share: float) -> None:
+    """Put a process into a cgroup of its own that has so much of a processor; whoever owns its parent removes it."""
+    unified = (CGROUPS / "cgroup.controllers").exists()
+    folder = CGROUPS / ("" if unified else "cpu") / group
+    folder.mkdir(exist_ok=True)
+    quota = int(share * _PERIOD)
+    if unified:
+        (folder.parent / "cgroup.subtree_control").write_text("+cpu")
+        (folder / "cpu.max").write_text(f"{quota} {_PERIOD}")
+    else:
+        (folder / "cpu.cfs_period_us").write_text(f"{_PERIOD}")
+        (folder / "cpu.cfs_quota_us").write_text(f"{quota}")
+    (folder / "cgroup.procs").write_text(f"{pid}")
+
+
+def kubectl(programs: Path, kubeconfig: Path, *words: str | Path, stdin: str | None = None) -> str:
+    """Return what kubectl says; while the API server has no time for it, ask again.
+
+    Raises:
+        MachineUnfit: it failed; with its words.
+    """
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return run(programs / "kubectl", f"--kubeconfig={kubeconfig}", *words, stdin=stdin)
+        except MachineUnfit as failed:
+            if time.monotonic() > end or not any(each in str(failed) for each in _OVERLOADED):
+                raise
+        time.sleep(_LONGEST_REST)
+
+
 @dataclass(frozen=True)
 class Part:
     """One process of the cluster."""
@@ -65,6 +105,8 @@ class Part:
     node: Node | None = None
     """Whose network it lives in; None is the machine's own."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    share: float = 0.0
+    """Most of a processor that it and its children may take; 0: all there is. Needs a node."""
 
     @property
     def log(self) -> Path:
@@ -86,11 +128,14 @@ class Part:
             return
         # nsenter and not `ip netns exec`: that one hides the cgroup file systems from the kubelet
         enter = ["nsenter", f"--net=/run/netns/{self.node.namespace}"] if self.node else []
-        env = {"PATH": f"{programs}:{base_env()['PATH']}", "HOME": "/nonexistent", **self.env}
+        path = f"{programs}:{base_env()['PATH']}"
+        env = {"PATH": path, "HOME": "/nonexistent", "GOGC": _GARBAGE, **self.env}
         pid = int(run("sh", "-c", _APART, self.log, "setsid", *enter, *self.argv, env=env))
         process = target(pid)
         if process is None:
             raise MachineUnfit(f"{self.name} ended at once: {self.log.read_text()[-1000:]}")
+        if self.node and self.share:
+            bound(pid, f"{self.node.cgroup}/{self.name}", self.share)
         (PIDS / self.name).write_text(f"{pid} {process.started}")
 
     def stop(self, *, grace: float = 10.0) -> None:
