@@ -76,7 +76,7 @@ test-cluster: setup-cluster sandboxd ## the Kubernetes lane: on the cluster that
 	$(ON_CLUSTER) $(ON_PODS) -m "not alone and not scaling and not suite" -n 4 --dist loadgroup && $(ON_PODS) -m alone
 
 conformance-cluster: setup-cluster sandboxd ## how a sandbox must behave, line by line, on Pods, straight and through a service; cluster as above
-	$(ON_CLUSTER) $(ON_PODS) -m suite -n 2 --dist loadgroup
+	$(ON_CLUSTER) $(ON_PODS) -m suite -n 3 --dist loadgroup
 
 test-scaling: setup-cluster sandboxd ## the chart's scaler under load, with the real metrics-server (built once, in two minutes)
 	$(ON_CLUSTER) $(PYTEST) -q tests/kubernetes/test_scaling.py

@@ -13,13 +13,13 @@ from orchard.sandbox.kubernetes import KubernetesBackend
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what breaks the cluster; of the rest a file is one worker's, and the suite through a service another's."""
+    """Mark what breaks the cluster; of the rest a file is one worker's, each run of the suite another's."""
     for item in items:
         fixtures: list[str] = getattr(item, "fixturenames", [])
         if "cluster_to_break" in fixtures:
             item.add_marker("alone")
-        part = "-service" if "on_service" in fixtures else ""
-        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}{part}"))
+        run = next((name for name in fixtures if name.startswith("on_")), "")
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{run}"))
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,10 @@ def a_hundred_pods() -> Iterator[None]:
 
 @pytest.fixture
 def own_cluster(cluster: Cluster) -> Cluster:
-    """Our own cluster, for tests that need what only it has: a second registry, an outer world, spare resources."""
+    """Our own cluster, for tests that need what only it has: a second registry, an outer world, spare resources.
+
+    Others run beside them: what is not in their own namespace they leave as it is, or as others do not notice.
+    """
     if not cluster.ours:
         pytest.skip("KUBECONFIG names another's cluster, which has not all that this test needs")
     return cluster
@@ -47,7 +50,7 @@ def own_cluster(cluster: Cluster) -> Cluster:
 
 @pytest.fixture
 def cluster_to_break(own_cluster: Cluster) -> Iterator[Cluster]:
-    """Our own cluster, for a test that breaks its parts; whatever such a test leaves dead is started again."""
+    """Our own cluster, for a test that breaks its parts or adds nodes; what it leaves dead is started again."""
     yield own_cluster
     own_cluster.up()
     own_cluster.wait_for_nodes()

@@ -1,7 +1,7 @@
 """The conformance suite on Pods, straight and through a service; what a Pod cannot have is excepted by name."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Set
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,34 +26,51 @@ ELSEWHERE = {
     "a mount of the host is refused unless it is allowed",
 }
 """Checks that look at the backend's machine, which is a node here; ``test_truth`` and ``test_backend`` hold them."""
+WITHOUT = {"python3", "git", "useradd", "apt-get", "stty"}
+"""Programs of checks that a root of busybox alone has not."""
 CROWDS = {57, 60}
 """Lines that fill both nodes."""
+LINES = {check.line for check in CHECKS} | {line for line, _, _ in LATER}
+Checks = Callable[[Context], Coroutine[None, None, Report]]
 
 pytestmark = [pytest.mark.suite, pytest.mark.timeout(2700)]
 
 
 async def whole(context: Context) -> Report:
     """Run all checks; a hundred creates and a thousand commands at the end, while no other test makes as many."""
-    lines = {check.line for check in CHECKS} | {line for line, _, _ in LATER}
-    most = await run(context, lines=lines - CROWDS)
+    most = await run(context, lines=LINES - CROWDS)
     with ExitStack() as stack:
         await asyncio.to_thread(stack.enter_context, one_crowd())
         crowd = await run(context, lines=CROWDS)
     return Report(most.backend, [*most.outcomes, *crowd.outcomes])
 
 
-@pytest.fixture(scope="module")
-def on_pods(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Report]:
+def straight(cluster: Cluster, folder: Path, image: str, checks: Checks) -> Report:
+    """Return the report of ``checks`` without a service between."""
+
     async def go() -> Report:
         special = special_images(cluster.registry, cluster.plain)
-        async with kubernetes(cluster.image("debian"), special) as context:
-            return await whole(context)
+        async with kubernetes(cluster.image(image), special) as context:
+            return await checks(context)
 
-    path = tmp_path_factory.mktemp("kubernetes") / "kubernetes.toml"
+    path = folder / "kubernetes.toml"
     with cluster.namespace() as namespace, pytest.MonkeyPatch.context() as patch:
         write_settings(path, settings_for(cluster, namespace))
         patch.setenv("ORCHARD_KUBERNETES", str(path))
-        yield asyncio.run(go())
+        return asyncio.run(go())
+
+
+@pytest.fixture(scope="module")
+def on_pods(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return straight(cluster, tmp_path_factory.mktemp("kubernetes"), "debian", whole)
+
+
+@pytest.fixture(scope="module")
+def on_busybox(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """All but the crowds, which are the same in any image."""
+    return straight(
+        cluster, tmp_path_factory.mktemp("busybox"), "busybox", lambda context: run(context, lines=LINES - CROWDS)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +84,15 @@ def on_service(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> It
         yield asyncio.run(go(running.services[0].url, running.key))
 
 
-def judge(report: Report, check: Check) -> None:
+def judge(report: Report, check: Check, lacking: Set[str] = frozenset()) -> None:
+    """A check need not apply where the image lacks its program, one of ``lacking``."""
     found = next(each for each in report.outcomes if (each.line, each.claim) == (check.line, check.claim))
     if found.verdict == "excepted":
         assert {check.feature, *check.also} & ALLOWED, found.detail
     elif found.verdict == "not applicable":
-        assert check.claim in ELSEWHERE or (check.feature == "service" and report.backend == "kubernetes")
+        between = check.feature == "service" and report.backend == "kubernetes"
+        without = bool(lacking & set(check.tools)) and found.detail.startswith("the image has no ")
+        assert check.claim in ELSEWHERE or between or without, found.detail
     else:
         assert found.verdict == "passed", found.detail
 
@@ -80,6 +100,11 @@ def judge(report: Report, check: Check) -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_on_pods(on_pods: Report, check: Check) -> None:
     judge(on_pods, check)
+
+
+@pytest.mark.parametrize("check", [each for each in CHECKS if each.line not in CROWDS], ids=lambda check: check.name)
+def test_on_busybox(on_busybox: Report, check: Check) -> None:
+    judge(on_busybox, check, lacking=WITHOUT)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)

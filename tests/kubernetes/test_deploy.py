@@ -28,7 +28,7 @@ from orchard.sandbox.kubernetes.rights import Right, reaper_rights, rights
 from orchard.sandbox.types import SandboxSpec
 
 pytestmark = pytest.mark.timeout(900)  # the images may have to be built first
-_TTL = 10.0  # seconds of a sandbox that must outlive its owner, and whose end is waited for
+_TTL = 10.0  # seconds of a sandbox whose owner leaves it, and whose end is waited for
 SERVICE = "app.kubernetes.io/component=service"
 LOGIN = "registry-login"
 """Credentials that the settings name and nobody has made: sandboxes of public images do without."""
@@ -103,8 +103,10 @@ async def left(release: Deployment) -> str:
     """Make a sandbox that nobody looks after; return its id once it has ended by its lease."""
     cluster = release.cluster
     owner = KubernetesBackend(settings_for(cluster, release.sandboxes))
-    box = await owner.create(SandboxSpec(cluster.image("busybox"), ttl=_TTL), "left")
-    await owner.close()
+    try:
+        box = await owner.create(SandboxSpec(cluster.image("busybox"), ttl=_TTL), "left")
+    finally:
+        await owner.close()
 
     def ended() -> bool:
         pod = cluster.get("-n", release.sandboxes, "pod", name_of(box.id))

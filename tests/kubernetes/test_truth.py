@@ -210,8 +210,8 @@ async def test_what_ends_a_pod_from_outside_is_told_after_it_is_gone(
 
 @pytest.fixture
 def slot(own_cluster: Cluster, namespace: str) -> Iterator[str]:
-    """A resource of which the second node has one, and a priority class of the test's own; yields the class."""
-    name, node = f"high-{namespace}", own_cluster.nodes[-1]
+    """A resource of which the first node has one, and a priority class of the test's own; yields the class."""
+    name, node = f"high-{namespace}", own_cluster.nodes[0]  # others here taint the last
     resource = _SLOT.replace("/", "~1")
 
     def change(operation: str, **value: str) -> None:

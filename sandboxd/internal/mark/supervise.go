@@ -38,8 +38,8 @@ func SetSubreaper() error {
 // Supervise is the main function of the supervisor of one command: it becomes the
 // subreaper of all that the command leaves behind, tells how the command began and
 // ended, and ends itself when nothing is left. sandboxd does the killing: everything
-// below this process is the command's tree. With its threads it is seven of the tasks that a
-// pids limit counts, and little memory.
+// below this process is the command's tree. It takes little memory, but about seven threads,
+// and a pids limit counts each.
 func Supervise() int {
 	// A handler, unlike SIG_IGN, is not inherited; so a `kill -TERM -1` spares us alone.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT,

@@ -35,13 +35,11 @@ def run(*argv: str | Path, stdin: str | None = None, env: Mapping[str, str] | No
 _GARBAGE = "400"  # percent of what lives, before it is collected: a small cluster has more memory than processors
 PATIENCE = 180.0  # seconds that what must come may take: it only ends a wait for what never will
 WITHIN = f"--timeout={PATIENCE:.0f}s"  # the same of kubectl and helm
-_OVERLOADED = (
-    "TLS handshake timeout",
-    "unable to return a response in the time allotted",
-    "etcdserver: request timed out",
-)
-"""What kubectl says of an API server that is there and has no time. One that does not run refuses the connection."""
-_PERIOD = 100_000  # microseconds
+_NOT_HEARD = ("TLS handshake timeout",)
+"""What kubectl says where the API server has no time for it, and did nothing. One that does not run refuses."""
+_PERHAPS_DONE = ("unable to return a response in the time allotted", "etcdserver: request timed out")
+_REPEATABLE = {"get", "apply", "wait"}
+PERIOD = 100_000  # microseconds in which a share of a processor is reckoned
 _REST = 3  # times what a look took …
 _LONGEST_REST = 2.0  # seconds
 
@@ -65,21 +63,6 @@ def wait_until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE) 
         time.sleep(min(max(0.05, _REST * (now - start)), _LONGEST_REST))
 
 
-def bound(pid: int, group: str, share: float) -> None:
-    """Put a process into a cgroup of its own that has so much of a processor; whoever owns its parent removes it."""
-    unified = (CGROUPS / "cgroup.controllers").exists()
-    folder = CGROUPS / ("" if unified else "cpu") / group
-    folder.mkdir(exist_ok=True)
-    quota = int(share * _PERIOD)
-    if unified:
-        (folder.parent / "cgroup.subtree_control").write_text("+cpu")
-        (folder / "cpu.max").write_text(f"{quota} {_PERIOD}")
-    else:
-        (folder / "cpu.cfs_period_us").write_text(f"{_PERIOD}")
-        (folder / "cpu.cfs_quota_us").write_text(f"{quota}")
-    (folder / "cgroup.procs").write_text(f"{pid}")
-
-
 def kubectl(programs: Path, kubeconfig: Path, *words: str | Path, stdin: str | None = None) -> str:
     """Return what kubectl says; while the API server has no time for it, ask again.
 
@@ -87,11 +70,12 @@ def kubectl(programs: Path, kubeconfig: Path, *words: str | Path, stdin: str | N
         MachineUnfit: it failed; with its words.
     """
     end = time.monotonic() + PATIENCE
+    busy = _NOT_HEARD + (_PERHAPS_DONE if _REPEATABLE & set(map(str, words)) else ())
     while True:
         try:
             return run(programs / "kubectl", f"--kubeconfig={kubeconfig}", *words, stdin=stdin)
         except MachineUnfit as failed:
-            if time.monotonic() > end or not any(each in str(failed) for each in _OVERLOADED):
+            if time.monotonic() > end or not any(each in str(failed) for each in busy):
                 raise
         time.sleep(_LONGEST_REST)
 
@@ -134,9 +118,32 @@ class Part:
         process = target(pid)
         if process is None:
             raise MachineUnfit(f"{self.name} ended at once: {self.log.read_text()[-1000:]}")
-        if self.node and self.share:
-            bound(pid, f"{self.node.cgroup}/{self.name}", self.share)
         (PIDS / self.name).write_text(f"{pid} {process.started}")
+        if self.node and self.share:
+            self._bound(pid, f"{self.node.cgroup}/{self.name}")
+
+    def _bound(self, pid: int, group: str) -> None:
+        """Put it into a cgroup of its own, which goes with the node's.
+
+        Raises:
+            MachineUnfit: the kernel did not take it; the part has ended.
+        """
+        unified = (CGROUPS / "cgroup.controllers").exists()
+        folder = CGROUPS / ("" if unified else "cpu") / group
+        quota = round(self.share * PERIOD)
+        try:
+            folder.mkdir(exist_ok=True)
+            if unified:
+                for above in (CGROUPS, folder.parent):
+                    (above / "cgroup.subtree_control").write_text("+cpu")
+                (folder / "cpu.max").write_text(f"{quota} {PERIOD}")
+            else:
+                (folder / "cpu.cfs_period_us").write_text(f"{PERIOD}")
+                (folder / "cpu.cfs_quota_us").write_text(f"{quota}")
+            (folder / "cgroup.procs").write_text(f"{pid}")
+        except OSError as error:
+            self.stop(grace=0)
+            raise MachineUnfit(f"{self.name} cannot be held to its share of a processor: {error}") from error
 
     def stop(self, *, grace: float = 10.0) -> None:
         """End it by SIGTERM, and after ``grace`` seconds by SIGKILL. Nothing where it does not run."""
