@@ -10,7 +10,7 @@ PATIENT = (1.0, 4.0, 16.0, 64.0)
 """Seconds that something is given, one after another: more where a slow machine needs it; a fault shows in each."""
 
 
-async def until(holds: Callable[[], bool | Awaitable[bool]], seconds: float = 60.0) -> None:
+async def until(holds: Callable[[], bool | Awaitable[bool]], seconds: float = 180.0) -> None:
     """Return once ``holds``; raise ``TimeoutError`` if it does not within ``seconds``."""
     async with asyncio.timeout(seconds):
         while True:

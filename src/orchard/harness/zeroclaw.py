@@ -68,7 +68,10 @@ class ZeroClaw(Inside):
         return Launch(argv, {}, {"config.toml": document({"schema_version": 3, **settings})})
 
     def read(self, left: Left) -> Reading:
-        """See ``Inside.read``: the last answer of the model's in its log decides; it calls tools until it is done."""
+        """See ``Inside.read``: the last answer of the model's in its log decides; it calls tools until it is done.
+
+        A thread that nobody waits for writes the log, so its tail may be lost; then what was printed decides.
+        """
         trace = next((path for path in left.records if path.name == _LOG), None)
         told = list(json_lines(trace)) if trace else []
         calls = _Calls({one["trace_id"]: one for facts in told if (one := _request(facts))})
@@ -85,7 +88,16 @@ class ZeroClaw(Inside):
         done = last.get("outcome") == "success" and last.get("parsed_tool_calls") == 0
         limit = Stop.TURNS if last.get("trace_id") in spent else None
         text = str(last.get("raw_response") or "") if done else None
+        amid_turns = not last or (last["outcome"] == "success" and not done)
+        if limit is None and amid_turns and (words := _printed(left)):
+            done, text = True, words
         return Reading(done, turns, text, calls.events, trace, limit)
+
+
+def _printed(left: Left) -> str:
+    """Return its last words, which are all that it prints, if it ended well; else nothing."""
+    ended_well = left.result.exit_code == 0 and not left.result.timed_out
+    return left.stdout.read_text(errors="replace").strip() if ended_well else ""
 
 
 def _layer() -> Layer:

@@ -15,6 +15,7 @@ from orchard.harness.inside import Inside, Launch, Left, Reading
 from orchard.harness.opencode import OpenCode
 from orchard.harness.pi import Pi
 from orchard.harness.protocol import HarnessRequest, Stop
+from orchard.harness.zeroclaw import ZeroClaw
 from orchard.sandbox import Result
 
 Make = Callable[..., HarnessRequest]
@@ -141,6 +142,37 @@ def test_pi_exits_with_0_and_is_read_by_its_last_answer(
     last = {"role": "assistant", "content": text, "stopReason": reason, "errorMessage": "no"}
     found = read(Pi(), [], session=[{"type": "message", "message": last}])
     assert (found.done, found.limit, found.turns, found.submission) == (done, limit, turns, "Done." if done else None)
+
+
+def zeroclaw_log(*, calls: int, outcome: str = "success", spent: bool = False) -> str:
+    attributes = {"trace_id": "t", "parsed_tool_calls": calls, "raw_response": "Done."}
+    told = [
+        {"message": "llm_response", "event": {"category": "provider", "outcome": outcome}, "attributes": attributes}
+    ]
+    told += [{"message": "tool_loop_exhausted", "attributes": {"trace_id": "t"}}] * spent
+    return "".join(f"{json.dumps(line)}\n" for line in told)
+
+
+@pytest.mark.parametrize(
+    ("log", "printed", "code", "done", "limit", "words"),
+    [
+        (zeroclaw_log(calls=0), "Done.\n", 0, True, None, "Done."),
+        (zeroclaw_log(calls=1), "Printed.\n", 0, True, None, "Printed."),  # the log's tail is lost
+        ("", "Printed.\n", 0, True, None, "Printed."),
+        (zeroclaw_log(calls=1), "", 0, False, None, None),
+        (zeroclaw_log(calls=1), "Printed.\n", 1, False, None, None),
+        (zeroclaw_log(calls=1, spent=True), "Printed.\n", 0, False, Stop.TURNS, None),
+        (zeroclaw_log(calls=0, outcome="failure"), "Printed.\n", 0, False, None, None),
+    ],
+)
+def test_zeroclaw_is_read_by_its_log_and_where_that_lost_its_tail_by_what_it_printed(
+    tmp_path: Path, log: str, printed: str, code: int, done: bool, limit: Stop | None, words: str | None
+) -> None:
+    stdout, trace = tmp_path / "stdout", tmp_path / "trace.jsonl"
+    stdout.write_text(printed)
+    trace.write_text(log)
+    found = ZeroClaw().read(Left(stdout, [trace], replace(RESULT, exit_code=code)))
+    assert (found.done, found.limit, found.submission) == (done, limit, words)
 
 
 @pytest.mark.parametrize(
