@@ -10,20 +10,16 @@ from tests.kubernetes.daemon import settings_for
 
 from orchard.sandbox.kubernetes import KubernetesBackend
 
-LONG = ("test_rollouts", "test_reap", "test_commit", "test_deploy", "test_replicas", "test_quota", "test_docs")
-"""Files that take minutes: they come first, so that none is left to run by itself at the end."""
-
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; what breaks the cluster is marked; a file is one worker's, each run of the suite another's."""
+    """Mark what breaks the cluster; of the rest a file is one worker's, each run of the suite another's."""
     for item in items:
         fixtures: list[str] = getattr(item, "fixturenames", [])
         if "cluster_to_break" in fixtures:
             item.add_marker("alone")
         run = next((name for name in fixtures if name.startswith("on_")), "")
         item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{run}"))
-    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 
 @pytest.fixture(scope="session")
