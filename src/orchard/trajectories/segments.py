@@ -158,6 +158,8 @@ def read_frames(path: Path, offset: int = 0) -> Iterator[Frame]:
                 yield frame
                 offset = frame.offset + frame.size
             begin = _next_frame(file, offset)
+            if begin is not None and next(_frames_at(file, offset), None) is not None:
+                begin = offset  # its writer was in the middle of it; what has followed since shows that it is whole
 
 
 def _frames_at(file: BinaryIO, offset: int) -> Iterator[Frame]:

@@ -9,6 +9,7 @@ import sys
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -315,6 +316,28 @@ def test_several_processes_write_while_one_reads(tmp_path: Path) -> None:
         assert process.wait() == 0
     for k in range(3):
         assert [c.index for c in store.session(f"se-{k}").calls] == list(range(150))
+
+
+def test_a_record_that_was_being_written_is_found_once_another_has_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader meets half of it, and while it looks for what comes next the writer goes on."""
+    with Store(tmp_path) as store:
+        store.append_now(call(0, "se"))
+        (segment,) = (tmp_path / "segments").iterdir()
+        half = segment.stat().st_size + 40
+        store.append_now(call(1, "se"))
+        store.append_now(call(2, "se"))
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:half])
+    look = segments_module._next_frame
+
+    def later(*where: Any) -> int | None:
+        segment.write_bytes(whole)
+        return look(*where)
+
+    monkeypatch.setattr(segments_module, "_next_frame", later)
+    assert [each.index for each in store.session("se").calls] == [0, 1, 2]
 
 
 def test_a_fork_writes_to_a_file_of_its_own(tmp_path: Path) -> None:
