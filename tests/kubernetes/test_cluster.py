@@ -20,7 +20,7 @@ from tests.kubernetes.cluster.place import (
     PRIVATE_SPEED,
     PRIVATE_USER,
 )
-from tests.kubernetes.cluster.processes import CGROUPS, PERIOD, WITHIN, kubectl, run, wait_until
+from tests.kubernetes.cluster.processes import CGROUPS, PERIOD, WITHIN, kubectl, run, unified, wait_until
 from tests.kubernetes.cluster.simulated import LABEL
 
 from orchard.core.errors import MachineUnfit
@@ -262,12 +262,11 @@ def test_unplugged_node_is_lost_and_comes_back(cluster_to_break: Cluster) -> Non
 
 
 def test_a_firewall_and_all_it_starts_have_a_small_share_of_a_processor(own_cluster: Cluster) -> None:
-    unified = (CGROUPS / "cgroup.controllers").exists()
     for node in NODES:
         part = own_cluster.part(f"{node.name}-kube-router")
         process = part.running()
         assert process
         group = f"{node.cgroup}/{part.name}"
         assert f":/{group}\n" in Path(f"/proc/{process.pid}/cgroup").read_text()
-        told = CGROUPS / group / "cpu.max" if unified else CGROUPS / "cpu" / group / "cpu.cfs_quota_us"
+        told = CGROUPS / group / "cpu.max" if unified() else CGROUPS / "cpu" / group / "cpu.cfs_quota_us"
         assert int(told.read_text().split()[0]) == round(part.share * PERIOD) > 0

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from tests.kubernetes.cluster.place import DNS, PKI, PRIVATE_REGISTRY, REGISTRY, RUN, Node
-from tests.kubernetes.cluster.processes import CGROUPS, wait_until
+from tests.kubernetes.cluster.processes import CGROUPS, unified, wait_until
 
 PAUSE = f"{REGISTRY}/pause:1"
 _NETWORK = "orchard-test-pods"
@@ -105,7 +105,7 @@ def clear_machine() -> None:
 
 
 def _hierarchies() -> list[Path]:
-    if (CGROUPS / "cgroup.controllers").exists():
+    if unified():
         return [CGROUPS]
     return [path for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
 

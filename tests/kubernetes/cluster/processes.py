@@ -63,6 +63,11 @@ def wait_until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE) 
         time.sleep(min(max(0.05, _REST * (now - start)), _LONGEST_REST))
 
 
+def unified() -> bool:
+    """Return whether this machine has cgroups of version 2 and no others."""
+    return (CGROUPS / "cgroup.controllers").exists()
+
+
 def kubectl(programs: Path, kubeconfig: Path, *words: str | Path, stdin: str | None = None) -> str:
     """Return what kubectl says; while the API server has no time for it, ask again.
 
@@ -128,12 +133,11 @@ class Part:
         Raises:
             MachineUnfit: the kernel did not take it; the part has ended.
         """
-        unified = (CGROUPS / "cgroup.controllers").exists()
-        folder = CGROUPS / ("" if unified else "cpu") / group
+        folder = CGROUPS / ("" if unified() else "cpu") / group
         quota = round(self.share * PERIOD)
         try:
             folder.mkdir(exist_ok=True)
-            if unified:
+            if unified():
                 for above in (CGROUPS, folder.parent):
                     (above / "cgroup.subtree_control").write_text("+cpu")
                 (folder / "cpu.max").write_text(f"{quota} {PERIOD}")
