@@ -1,6 +1,8 @@
 """What the chart renders, without installing it: shut, least, and in one piece with what the backend itself says."""
 
 import json
+import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from tests.kubernetes.cluster.processes import run
 from tests.kubernetes.deployment import CHART
 
 from orchard.core.errors import MachineUnfit
-from orchard.sandbox.kubernetes import Ingress, KubernetesSettings, load_settings
+from orchard.sandbox.kubernetes import Ingress, KubernetesSettings, load_settings, manifests
+from orchard.sandbox.kubernetes.capacity import quantity
 from orchard.sandbox.kubernetes.policies import EVERY, network_policies
 from orchard.sandbox.kubernetes.rights import Right, reaper_rights, rights
 
@@ -166,7 +169,9 @@ def test_settings_arrive_as_they_were_given(render: Any, tmp_path: Path) -> None
     given = {
         "creates": 7, "spool_bytes": 5 << 30, "overcommit": 1.5, "requests": {"cpu": "10m"}, "pull_secrets": ["login"],
         "node_selector": {"pool": "spot"}, "largest_node": {"cpu": 64, "memory": 256 << 30},
-        "tolerations": [{"key": "spot", "operator": "Exists"}], "ingress": {"cidrs": ["10.1.0.0/16"]},
+        "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
+        "ingress": {"cidrs": ["10.1.0.0/16"]}, "run_as": 1000, "node_lost_after": 30,
+        "commit_bytes": 5 << 30, "commits": 3,
     }  # fmt: skip
     (map_,) = of_kind(render(settings=given, sandboxes={"profile": "restricted"}), "ConfigMap")
     (tmp_path / "settings.toml").write_text(map_["data"]["settings.toml"])
@@ -174,12 +179,81 @@ def test_settings_arrive_as_they_were_given(render: Any, tmp_path: Path) -> None
     assert told.namespace == SANDBOXES
     assert told.daemon_image == "registry.test/orchard/orchard-sandboxd:0.1.0"
     assert told.profile == "restricted"
-    assert (told.creates, told.spool_bytes, told.overcommit) == (7, 5 << 30, 1.5)
+    assert told.overcommit == 1.5
+    for name in ("creates", "spool_bytes", "run_as", "node_lost_after", "commit_bytes", "commits"):
+        assert json.dumps(getattr(told, name)) == json.dumps(given[name]), "1000.0 is no number of a Pod"
     assert (dict(told.requests), dict(told.node_selector)) == ({"cpu": "10m"}, {"pool": "spot"})
     assert told.ingress == Ingress(["home"], ["10.1.0.0/16"])
     assert told.largest_node is not None
-    assert told.largest_node.memory == 256 << 30
-    assert list(told.tolerations) == given["tolerations"]
+    assert json.dumps(told.largest_node.memory) == json.dumps(256 << 30)
+    assert json.dumps(list(told.tolerations), sort_keys=True) == json.dumps(given["tolerations"], sort_keys=True)
+
+
+@pytest.mark.parametrize("given", [{}, {"commit_bytes": 16 << 30}, {"commits": 5}, {"commits": 1, "commit_bytes": 1}])
+def test_commits_that_the_settings_permit_have_their_disk(render: Any, given: dict[str, Any]) -> None:
+    """Each holds its layer twice and two lists of files, beside the kept ones; a node without it gets no Pod."""
+    settings = KubernetesSettings(**COMMITS, **given)
+    each = 2 * settings.commit_bytes + 2 * manifests._LONGEST
+    needed = manifests._KEPT + settings.commits * each
+    (service,) = of_kind(render(settings={**COMMITS, **given}), "Deployment")
+    pod = service["spec"]["template"]["spec"]
+    (room,) = (each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if each["name"] == "tmp")
+    assert needed < quantity(room) <= needed + (settings.commits + 1) * (256 << 20)
+    requests = pod["containers"][0]["resources"]["requests"]
+    assert (requests.pop("ephemeral-storage"), requests) == (room, {"cpu": "250m", "memory": "256Mi"})
+
+
+def test_without_commits_the_service_needs_little_disk_and_what_it_asks_for_is_as_given(render: Any) -> None:
+    (service,) = of_kind(render(settings={"commit_bytes": 16 << 30}), "Deployment")
+    pod = service["spec"]["template"]["spec"]
+    assert {"name": "tmp", "emptyDir": {"sizeLimit": str(256 << 20)}} in pod["volumes"]
+    assert "ephemeral-storage" not in pod["containers"][0]["resources"]["requests"]
+    own = {"requests": {"ephemeral-storage": "1Gi"}}
+    (service,) = of_kind(render(settings=COMMITS, resources=own), "Deployment")
+    asked = service["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert asked["requests"] == {"cpu": "250m", "memory": "256Mi", "ephemeral-storage": "1Gi"}
+
+
+OURS = f'[[keys]]\nname = "default"\nsha256 = "{"0" * 64}"\ntenant = "default"\n'
+"""What the chart makes."""
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "expected"),
+    [
+        (OURS, {}, {}),
+        (OURS, {"quota": 50}, {"quota": 50}),
+        (OURS, {"quota": 0, "rate": 0.5}, {"quota": 0, "rate": 0.5}),
+        (OURS.replace('"default"', '"team-a"') + "rate = 3\n", {"quota": 50}, {"quota": 50, "rate": 3}),
+        (OURS + "  'quota'=7 # mine\nrate = 3", {"quota": 50, "rate": 9}, {"quota": 50, "rate": 9}),
+        (OURS + "quota = 7\n", {"rate": 2000000}, {"quota": 7, "rate": 2e6}),
+        ("# mine\n" + OURS.replace("0", "a") + "[other]\nx = 1\n", {"quota": 50}, {"quota": 50}),
+    ],
+)
+def test_an_upgrade_changes_of_the_only_key_what_the_values_name(
+    cluster: Cluster, tmp_path: Path, file: str, keys: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """The Secret is its editor's: name, tenant, the key itself and what no value names stay."""
+    was, now = (tomllib.loads(each) for each in (file, kept_keys(cluster, tmp_path, file, keys)))
+    (key,) = was["keys"]
+    assert now == {**was, "keys": [{**key, **expected}]}
+
+
+@pytest.mark.parametrize("file", [OURS + OURS, "", f"keys = [{{name = 'x', sha256 = '{'0' * 64}', quota = 1}}]\n"])
+def test_an_upgrade_leaves_a_file_of_others_as_it_is(cluster: Cluster, tmp_path: Path, file: str) -> None:
+    assert kept_keys(cluster, tmp_path, file, {"quota": 50, "rate": 2}) == file
+
+
+def kept_keys(cluster: Cluster, folder: Path, file: str, keys: dict[str, Any]) -> str:
+    """Return what an upgrade with ``keys`` makes of keys.toml; only a cluster would tell the chart what it is."""
+    kept = 'include "orchard.keptKeys" (list .Values.global.file .Values.keys)'
+    probe = f'{{{{ dict "kind" "ConfigMap" "told" ({kept}) | toJson }}}}'
+    shutil.copytree(CHART, folder / "chart")
+    (folder / "chart" / "templates" / "probe.yaml").write_text(probe)
+    (folder / "values.json").write_text(json.dumps({"images": ALL["images"], "keys": keys, "global": {"file": file}}))
+    words = ("--kube-version", "1.34.4", "-f", folder / "values.json", "--show-only", "templates/probe.yaml")
+    text = cluster.helm("template", "orchard", folder / "chart", *words)
+    return json.loads(text[text.index("{") :])["told"]
 
 
 def test_every_pod_of_ours_is_restricted(render: Any) -> None:

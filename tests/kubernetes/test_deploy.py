@@ -1,6 +1,7 @@
 """The chart on the cluster: it serves, keeps its keys, asks for nothing it is not granted, and goes without a trace."""
 
 import asyncio
+import base64
 import json
 import re
 import tomllib
@@ -271,6 +272,12 @@ async def test_upgrade_keeps_keys_and_sandboxes_and_uninstall_leaves_nothing(clu
         was, now = (tomllib.loads(each["keys.toml"].decode())["keys"] for each in (before[0], told))
         assert told["api-key"] == before[0]["api-key"]
         assert now == [{**was[0], "quota": 0, "rate": 7}]
+        edited = told["keys.toml"].decode().replace('"default"', '"team-a"')  # both the name and the tenant
+        patch = json.dumps({"data": {"keys.toml": base64.b64encode(edited.encode()).decode()}})
+        cluster.kubectl("-n", release.namespace, "patch", "secret", f"{RELEASE}-keys", "--type=merge", "-p", patch)
+        release.helm("upgrade", tmp_path, **given, podAnnotations=again["podAnnotations"], keys={"quota": 50})
+        left = tomllib.loads(release.secret(f"{RELEASE}-keys")["keys.toml"].decode())["keys"]
+        assert left == [{**now[0], "name": "team-a", "tenant": "team-a", "quota": 50}]
         release.uninstall()
         cluster.kubectl("wait", "--for=delete", f"namespace/{release.sandboxes}", WITHIN)
         wide = json.loads(

@@ -46,6 +46,49 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- merge $own (dict "ingress" $ingress) .Values.settings | toToml }}
 {{- end }}
 
+{{- /* Bytes of /tmp: what commits can take at most. Each holds its layer twice, plain and packed, and two lists of files (64 MiB
+each at most; packing adds next to nothing); of images, the lists last used are kept (256 MiB). The numbers for what is not
+given are the defaults of KubernetesSettings. */ -}}
+{{- define "orchard.scratch" -}}
+{{- $room := mul 256 1048576 }}
+{{- if .Values.settings.commit_repository }}
+{{- $each := add $room (mul 2 (dig "commit_bytes" 2147483648 .Values.settings | int64)) }}
+{{- add $room $room (mul $each (dig "commits" 2 .Values.settings | int64)) }}
+{{- else }}
+{{- $room }}
+{{- end }}
+{{- end }}
+
+{{- /* What the service asks for, as YAML; its scratch too, so that it only comes to a node that has so much. */ -}}
+{{- define "orchard.resources" -}}
+{{- $resources := deepCopy (.Values.resources | default dict) }}
+{{- if .Values.settings.commit_repository }}
+{{- $resources = merge $resources (dict "requests" (dict "ephemeral-storage" (include "orchard.scratch" .))) }}
+{{- end }}
+{{- toYaml $resources }}
+{{- end }}
+
+{{- /* Call with (list FILE KEYS): keys.toml as an upgrade leaves it. The quota and rate that are named replace those of its only
+key; nothing else of it is touched, since it may have been edited. */ -}}
+{{- define "orchard.keptKeys" -}}
+{{- $file := index . 0 }}{{- $keys := index . 1 }}
+{{- if eq 1 (len (regexFindAll "\\[\\[" $file -1)) }}
+{{- range $name := list "quota" "rate" }}
+{{- $value := index $keys $name }}
+{{- if not (kindIs "invalid" $value) }}
+{{- $line := printf "%s = %s" $name (eq $name "quota" | ternary (int64 $value) $value | toString) }}
+{{- $old := printf "(?m)^[ \\t]*[\"']?%s[\"']?[ \\t]*=.*$" $name }}
+{{- if regexMatch $old $file }}
+{{- $file = regexReplaceAllLiteral $old $file $line }}
+{{- else }}
+{{- $file = regexReplaceAllLiteral "(?m)^[ \\t]*\\[\\[[ \\t]*keys[ \\t]*\\]\\]" $file (printf "[[keys]]\n%s" $line) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $file }}
+{{- end }}
+
 {{- define "orchard.container" -}}
 image: {{ include "orchard.image" (list . "service" "orchard-service") }}
 imagePullPolicy: {{ .Values.images.pullPolicy }}

@@ -71,6 +71,22 @@ def test_settings_come_from_a_file_with_the_same_names(tmp_path: Path) -> None:
     assert (found.largest_node, found.tolerations[0]) == (NodeSize(4.0, 1024), {"key": "spot"})
 
 
+def test_whole_numbers_are_whole_however_they_are_written(tmp_path: Path) -> None:
+    """Helm reads every number of a values file as a float, and writes it as one."""
+    path, numbers = tmp_path / "kubernetes.toml", ("run_as", "node_lost_after", "creates", "commits")
+    sizes = ("commit_bytes", "spool_bytes")
+    path.write_text(
+        "".join(f"{name} = 7.0\n" for name in numbers)
+        + "".join(f"{name} = 2.147483648e+09\n" for name in sizes)
+        + "[largest_node]\ncpu = 4.0\nmemory = 1024.0\n"
+        + '[[tolerations]]\nkey = "300"\ntolerationSeconds = 300.0\n'
+    )
+    found = load_settings(path)
+    values = [*(getattr(found, name) for name in (*numbers, *sizes)), found.largest_node and found.largest_node.memory]
+    assert json.dumps(values) == json.dumps([7] * 4 + [1 << 31] * 2 + [1024])
+    assert json.dumps(list(found.tolerations)) == '[{"key": "300", "tolerationSeconds": 300}]'
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -79,6 +95,7 @@ def test_settings_come_from_a_file_with_the_same_names(tmp_path: Path) -> None:
         ("overcommit = inf", "overcommit"), ("pull_timeout = nan", "pull_timeout"),
         ("pull_timeout = -1", "pull_timeout"), ("spool_bytes = 0", "spool_bytes"),
         ("node_lost_after = -1", "node_lost_after"), ("run_as = -1", "run_as"), ("commit_bytes = 0", "commit_bytes"),
+        ("commits = 0", "commits"), ("[[tolerations]]\ntolerationSeconds = 1.5", "tolerationSeconds"),
         ("[largest_node]\ncpu = inf\nmemory = 1", "largest_node.cpu"), ("\udcff", "kubernetes"),
     ],
 )  # fmt: skip

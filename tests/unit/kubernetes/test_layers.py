@@ -15,6 +15,7 @@ from orchard.sandbox.kubernetes.changes import Changes
 from orchard.sandbox.kubernetes.layers import complete, compress, open_end, write_image
 
 FILE = {"type": "file", "size": 3}
+MOST = 1 << 20
 DOCKER = "application/vnd.docker.container.image.v1+json"
 
 
@@ -40,7 +41,7 @@ def joined(*parts: bytes) -> io.BytesIO:
 
 def test_archives_behind_each_other_are_one_with_what_is_deleted() -> None:
     whole = joined(archive("a"), archive("d\udcff"))
-    complete(whole, Changes({b"a": FILE, b"d\xff": FILE}, [b"gone", b"x/gone"]))
+    complete(whole, Changes({b"a": FILE, b"d\xff": FILE}, [b"gone", b"x/gone"]), MOST)
     with tarfile.open(fileobj=io.BytesIO(whole.getvalue()), errors="surrogateescape") as read:
         assert read.getnames() == ["a", "d\udcff", ".wh.gone", "x/.wh.gone"]
 
@@ -55,14 +56,14 @@ def test_an_archive_without_its_end_was_cut() -> None:
 def test_what_is_not_as_it_was_is_named(facts: dict[str, Any]) -> None:
     for name in ("a", "b"):
         with pytest.raises(FileError) as caught:
-            complete(joined(archive("a")), Changes({name.encode(): facts}))
+            complete(joined(archive("a")), Changes({name.encode(): facts}), MOST)
         assert caught.value.path == f"/{name}"
 
 
 @pytest.mark.parametrize("docker", [False, True])
 def test_an_image_is_the_base_and_one_layer(tmp_path: Path, docker: bool) -> None:
     whole = joined(archive("a"))
-    complete(whole, Changes({b"a": FILE}))
+    complete(whole, Changes({b"a": FILE}), MOST)
     layer = compress(whole, tmp_path)
     assert compress(whole, tmp_path) == layer, "the same again"
     packed = (tmp_path / layer.digest.removeprefix("sha256:")).read_bytes()

@@ -1,14 +1,16 @@
 """From a specification to a Pod, and back to what is told of it."""
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchard.core.errors import InvalidArgument, Unsupported
-from orchard.sandbox.kubernetes import KubernetesSettings
+from orchard.sandbox.kubernetes import KubernetesSettings, load_settings
 from orchard.sandbox.kubernetes.capacity import quantity
 from orchard.sandbox.kubernetes.identity import Identity, ServiceKey, new_sandbox_id, pod_name
 from orchard.sandbox.kubernetes.pod import CONFIG_ENV, ImageFacts, Plan, check, manifest, spec_hash
@@ -141,6 +143,18 @@ def test_where_pods_go_and_what_they_run_on_is_as_set() -> None:
     assert body["imagePullSecrets"] == [{"name": "login"}]
     assert spot in body["tolerations"]
     assert not {"runtimeClassName", "priorityClassName"} & manifest(plan(), SETTINGS)["spec"].keys()
+
+
+def test_no_number_of_a_pod_has_a_fraction(tmp_path: Path) -> None:
+    """The API server takes whole numbers only, and Helm writes those of a values file with a point."""
+    path = tmp_path / "settings.toml"
+    path.write_text(
+        'daemon_image = "x"\nnode_lost_after = 60.0\nrun_as = 1000.0\nspool_bytes = 4.294967296e+09\n'
+        'pull_timeout = 60.5\n[[tolerations]]\nkey = "spot"\ntolerationSeconds = 300.0\n'
+    )
+    written = json.dumps(manifest(plan(FACTS), load_settings(path))["spec"])
+    assert '"tolerationSeconds": 300}' in written
+    assert not re.search(r": -?[0-9]+(\.[0-9]|e\+)", written)
 
 
 def test_an_image_volume_needs_no_init_container() -> None:

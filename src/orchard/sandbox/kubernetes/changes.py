@@ -32,7 +32,7 @@ class Changes:
     """Of what is deleted with all below it, the topmost."""
 
     def check(self, most: int) -> None:
-        """Return if the files hold at most ``most`` bytes together; holes and further hard links count, too.
+        """Return if the files alone hold at most ``most`` bytes; holes and further hard links count, too.
 
         Raises:
             Unsupported: they hold more.
@@ -174,7 +174,7 @@ class _Comparison:
 def too_large(most: int) -> Unsupported:
     """Return the error that tells of changes beyond ``most`` bytes."""
     return Unsupported(
-        f"the changes hold more than the {most} bytes that a commit may have", reason="too_large",
+        f"the changes take more than the {most} bytes that the layer of a commit may have", reason="too_large",
         hint="remove what the image need not have, or raise commit_bytes",
     )  # fmt: skip
 

@@ -46,8 +46,6 @@ _TIME = 1800.0  # seconds that the sandbox is kept for its commit, where its max
 _BATCH = 4 << 20  # bytes of paths in one request
 _KILLS = 16  # at once
 _UNDO_SECONDS = 10.0
-_AT_ONCE = 4  # commits of one process; tenants in turn
-_AROUND = 8192  # bytes of an archive around a file's own, at most on average
 
 
 class Committer:
@@ -58,7 +56,7 @@ class Committer:
         registry: Registry, backend: Backend, find: Find,
     ) -> None:  # fmt: skip
         self._repository, self._cluster, self._key = settings.commit_repository, cluster, key
-        self._most, self._turns = settings.commit_bytes, Turns(_AT_ONCE)
+        self._most, self._turns = settings.commit_bytes, Turns(settings.commits)
         self._tombstones, self._registry, self._backend, self._find = tombstones, registry, backend, find
         self._manifests = manifests.ImageManifests(backend, settings.daemon_image)
         self._running: dict[str, asyncio.Task[str]] = {}
@@ -73,8 +71,8 @@ class Committer:
             SandboxGone: it has ended, and its changes with it.
             Unavailable: it is not ready, or the registry does not answer.
             Unauthorized: the registry refuses us.
-            Unsupported: no repository is set, a change cannot be held by a layer, or they are larger than
-                ``commit_bytes`` together (``too_large``).
+            Unsupported: no repository is set, a change cannot be held by a layer, their layer is larger than
+                ``commit_bytes``, or a root has too many files (``too_large``).
             FileError: a change cannot be read; ``path`` names it.
         """
         if not self._repository:
@@ -142,11 +140,11 @@ class Committer:
     async def _image(self, pod: Json, who: Identity, name: str, reference: str) -> str:
         spec = cast("Json", json.loads(notes(pod)[SPEC]))
         base = await self._base(pod)
-        below = await self._manifests.of(base, spec.get("user"))
         held = ExitStack()
         try:
             place = scratch(cache_dir() / "kubernetes" / "commits")
             folder = await finish(asyncio.to_thread(held.enter_context, place))
+            below = held.enter_context(await self._manifests.of(base, spec.get("user"), folder))
             with (folder / "changes.tar").open("w+b") as archive:
                 async with self._alone(who.id) as transport:
                     await manifests.take(transport, folder / "now.gz")
@@ -155,7 +153,7 @@ class Committer:
                     await _fetch(transport, changes, archive, self._most)
                     image = folder / "image"
                     image.mkdir()
-                    await asyncio.to_thread(layers.complete, archive, changes)
+                    await asyncio.to_thread(layers.complete, archive, changes, self._most)
                     layer = await asyncio.to_thread(layers.compress, archive, image)
                     # Nothing of the moment, so that two replicas at it make one and the same image.
                     note = {"created": created_at(pod).isoformat(), "created_by": "orchard commit", "comment": name}
@@ -258,22 +256,21 @@ async def _fetch(transport: Transport, changes: Changes, archive: IO[bytes], mos
     """Write what has changed into an archive without an end; hard links hold within a request.
 
     Raises:
-        Unsupported: there is more of it than the ``most`` bytes that were told.
+        Unsupported: the archive would take more than ``most`` bytes.
     """
-    room = most + _AROUND * (len(changes.files) + 1)
     batch: list[bytes] = []
     size = 0
     for path in changes.files:
         batch.append(path)
         size += len(path) + 4
         if size > _BATCH:
-            await _pick(transport, batch, archive, room)
+            await _pick(transport, batch, archive, most)
             batch, size = [], 0
     if batch:
-        await _pick(transport, batch, archive, room)
+        await _pick(transport, batch, archive, most)
 
 
-async def _pick(transport: Transport, paths: list[bytes], archive: IO[bytes], room: int) -> None:
+async def _pick(transport: Transport, paths: list[bytes], archive: IO[bytes], most: int) -> None:
     names: dict[str, list[str]] = {"paths": [], "paths_b64": []}
     for path in paths:
         try:
@@ -288,8 +285,8 @@ async def _pick(transport: Transport, paths: list[bytes], archive: IO[bytes], ro
         archive.truncate()
         async with transport.open(call) as response:
             while piece := await next_piece(response):
-                if archive.tell() + len(piece) > room:
-                    raise too_large(room)
+                if archive.tell() + len(piece) > most:
+                    raise too_large(most)
                 await asyncio.to_thread(archive.write, piece)
         layers.open_end(archive)
 

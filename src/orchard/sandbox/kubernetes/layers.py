@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 
 from orchard.core.errors import FileError, InternalError, Unavailable
 from orchard.sandbox.answers import BROKEN
-from orchard.sandbox.kubernetes.changes import Changes, Facts
+from orchard.sandbox.kubernetes.changes import Changes, Facts, too_large
 from orchard.sandbox.kubernetes.objects import Json, part, parts
 from orchard.sandbox.transport import encode_path
 
@@ -51,10 +51,11 @@ def open_end(archive: IO[bytes]) -> None:
     archive.truncate()
 
 
-def complete(archive: IO[bytes], changes: Changes) -> None:
+def complete(archive: IO[bytes], changes: Changes, most: int) -> None:
     """Add what is deleted to an archive without its end, end it, and check that all the changes are in it.
 
     Raises:
+        Unsupported: it would take more than ``most`` bytes.
         FileError: something that was to be in it is not, or is not as it was.
     """
     archive.seek(0, io.SEEK_END)
@@ -64,6 +65,8 @@ def complete(archive: IO[bytes], changes: Changes) -> None:
             folder, slash, name = path.rpartition(b"/")
             whiteout = tarfile.TarInfo((folder + slash + b".wh." + name).decode("utf-8", "surrogateescape"))
             added.addfile(whiteout)
+            if added.offset > most:
+                raise too_large(most)
     archive.seek(0)
     missing = dict(changes.files)
     with tarfile.open(fileobj=archive, mode="r:", errors="surrogateescape") as written:

@@ -12,15 +12,14 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections import defaultdict
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from orchard.core.config import cache_dir
-from orchard.core.errors import Unavailable, from_problem
+from orchard.core.errors import Unavailable, Unsupported, from_problem
 from orchard.core.ids import new_id
 from orchard.core.tasks import finish
 from orchard.sandbox.answers import BROKEN, next_piece
@@ -39,12 +38,15 @@ _TTL = 1800.0
 _SILENCE = 300.0  # seconds that hashing one file may take
 _TAIL = 64 << 10  # bytes; the last line is shorter
 _LEVEL = 1
+_LONGEST = 64 << 20  # bytes of one file, packed: of a million files or more
+_KEPT = 256 << 20  # bytes of all images' that are kept, the last used; the chart gives them their room
 
 
 async def take(transport: Transport, path: Path) -> None:
     """Write the manifest of a sandbox's root, its mounts left out, to ``path``.
 
     Raises:
+        Unsupported: it is too long.
         OrchardError: it cannot be had.
     """
     mounts = _mounts((await transport.request(Call("GET", "/files", query(path="/proc/self/mountinfo")))).body)
@@ -60,6 +62,11 @@ async def take(transport: Transport, path: Path) -> None:
                 while piece := await next_piece(response):
                     tail = (tail + piece)[-_TAIL:]
                     await asyncio.to_thread(packed.write, piece)
+                    if out.tell() > _LONGEST:
+                        raise Unsupported(
+                            "the root has more files than a commit can compare", reason="too_large",
+                            hint="remove files, or begin with an image that has fewer",
+                        )  # fmt: skip
         _check_end(tail)
 
     await transport.retrying(call, once)
@@ -93,19 +100,19 @@ def _mounts(mountinfo: bytes) -> list[bytes]:
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[tuple[Sequence[bytes], gzip.GzipFile]]:
-    with gzip.open(path, "rb") as lines:
+def _opened(file: Path | IO[bytes]) -> Generator[tuple[Sequence[bytes], gzip.GzipFile]]:
+    with gzip.open(file, "rb") as lines:
         yield [base64.b64decode(mount) for mount in json.loads(next(lines))["mounts"]], lines
 
 
-def compare(image: Path, now: Path) -> Changes:
+def compare(image: IO[bytes], now: Path) -> Changes:
     """Return how the root of ``now`` differs from that of ``image``; as ``changes_of``."""
     with _opened(image) as (image_mounts, image_lines), _opened(now) as (mounts, lines):
         return changes_of(image_lines, lines, sorted({*image_mounts, *mounts}))
 
 
 class ImageManifests:
-    """Manifests of images, kept in the cache folder.
+    """Manifests of images, kept in the cache folder: as many as ``_KEPT`` bytes hold, the last used.
 
     Args:
         backend: makes the fresh sandboxes.
@@ -116,8 +123,13 @@ class ImageManifests:
         self._backend, self._daemon_image = backend, daemon_image
         self._turns: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def of(self, base: Base, user: str | None) -> Path:
-        """Return the file with the manifest of an image, as ``user`` of a sandbox sees it.
+    async def of(self, base: Base, user: str | None, folder: Path) -> IO[bytes]:
+        """Return the manifest of an image, as ``user`` of a sandbox sees it, open: its file may go while it is read.
+
+        Args:
+            base: the image.
+            user: of the sandbox.
+            folder: where it is drafted, on the cache's disk.
 
         Raises:
             CreateFailed: no sandbox of the image can be made now.
@@ -126,22 +138,38 @@ class ImageManifests:
         facts = json.dumps([_FORM, base.reference.partition("@")[2], self._daemon_image, user])
         path = cache_dir() / "kubernetes" / "manifests" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.gz"
         async with self._turns[path]:
-            if not path.exists():
-                await self._make(base, user, path)
-        return path
+            with suppress(FileNotFoundError):
+                os.utime(path)
+                return path.open("rb")
+            draft = folder / "image.gz"
+            await self._make(base, user, draft)
+            opened = draft.open("rb")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.replace(path)
+            _keep_last_used(path.parent)
+            return opened
 
     async def _make(self, base: Base, user: str | None, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         spec = SandboxSpec(base.reference, user=user, ttl=_TTL, idle=_TTL)
         made = await self._backend.create(spec, new_id("key"))
         try:
             transport = Transport(await self._backend.endpoint(made.id))
             try:
-                await take(transport, draft)
+                await take(transport, path)
             finally:
                 await transport.close()
-            draft.replace(path)
         finally:
-            draft.unlink(missing_ok=True)
             await finish(self._backend.delete(made.id, wait=False))
+
+
+def _keep_last_used(folder: Path) -> None:
+    """Remove what was used longest ago, until the rest takes no more than ``_KEPT`` bytes."""
+    found = list[tuple[float, int, Path]]()
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # another process is at it, too
+            found.append(((told := path.stat()).st_mtime, told.st_size, path))
+    left = _KEPT
+    for _, size, path in sorted(found, reverse=True):
+        left -= size
+        if left < 0:
+            path.unlink(missing_ok=True)

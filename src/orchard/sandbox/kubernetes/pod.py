@@ -158,8 +158,8 @@ def manifest(plan: Plan, settings: KubernetesSettings) -> Json:
 
 def _tolerations(settings: KubernetesSettings) -> list[Json]:
     """Add how long a node may be out of reach; without a word of ours it is the cluster's default, five minutes."""
-    given = [dict(each) for each in settings.tolerations]
-    lost = [
+    given: list[Json] = [dict(each) for each in settings.tolerations]
+    lost: list[Json] = [
         {"key": f"node.kubernetes.io/{state}", "operator": "Exists", "effect": "NoExecute",
          "tolerationSeconds": settings.node_lost_after}
         for state in ("not-ready", "unreachable")

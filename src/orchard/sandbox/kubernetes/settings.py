@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -68,11 +68,13 @@ class KubernetesSettings:
     daemon_image: str = ""
     """Image that holds ``/sandboxd`` and nothing else; see ``deploy/``."""
     injection: Literal["init", "image-volume"] = "init"
-    """How the daemon gets into a Pod. ``image-volume`` needs Kubernetes 1.33 and is faster."""
+    """How the daemon gets into a Pod. ``image-volume`` is faster, and needs Kubernetes 1.35, or 1.33 with the
+    feature gate ``ImageVolume``."""
     runtime_class: str | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
     """Labels of the nodes that Pods may go to, beside ``kubernetes.io/os: linux``."""
-    tolerations: Sequence[Mapping[str, Any]] = ()
+    tolerations: Sequence[Mapping[str, str | int]] = ()
+    """Of the Pods, as Kubernetes writes them. Seconds are whole: Helm reads numbers as 300.0, which it would refuse."""
     pull_secrets: Sequence[str] = ()
     """Names of ``kubernetes.io/dockerconfigjson`` secrets of the namespace."""
     insecure_registries: Sequence[str] = ()
@@ -86,8 +88,10 @@ class KubernetesSettings:
     volumes. Empty: sandboxes get no tools."""
     push_secrets: Sequence[str] = ()
     """Names of such secrets that let the service push there, where ``pull_secrets`` do not."""
-    commit_bytes: Annotated[int, Field(gt=0)] = 16 << 30
-    """Most that the files of a commit may hold together; the disk of the service holds them twice meanwhile."""
+    commit_bytes: Annotated[int, Field(gt=0)] = 2 << 30
+    """Most that the layer of a commit may hold, unpacked; the disk of the service holds it twice meanwhile."""
+    commits: Annotated[int, Field(ge=1)] = 2
+    """Most commits of one process at the same moment, each with its share of the disk; further ones wait their turn."""
     priority_class: str | None = None
     profile: Literal["baseline", "restricted"] = "baseline"
     """Level of PodSecurity that the Pods keep. ``restricted``: no root, no capabilities, no ``user=``."""
