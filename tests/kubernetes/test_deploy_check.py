@@ -62,6 +62,12 @@ def test_words_say_what_to_do_and_the_code_that_it_does_not_do(cluster: Cluster,
     assert "sandboxes cannot be made here" in done.stdout
 
 
+def test_what_was_not_tried_is_not_called_fit(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    file = write(settings_for(cluster, namespace), tmp_path / "settings.toml")
+    done = check("--no-probe", "--json", ORCHARD_KUBERNETES=file)
+    assert (done.returncode, json.loads(done.stdout)["fit"]) == (7, None), done.stdout + done.stderr
+
+
 def test_cluster_out_of_reach_is_one_finding(cluster: Cluster, tmp_path: Path) -> None:
     told: dict[str, Any] = json.loads(cluster.kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
     told["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"

@@ -35,7 +35,7 @@ def test_help_imports_no_command() -> None:
 SUB = {
     "sandbox": ["create", "ls", "info", "rm", "run", "exec", "logs", "cp"], "keys": ["new", "ls"],
     "image": ["import", "ls", "rm"], "trajectories": ["ls", "show", "stats", "export"],
-    "harness": ["ls", "install", "check"],
+    "harness": ["ls", "install", "check"], "deploy": ["check"],
 }  # fmt: skip
 PAGES = [[name, sub] for name, subs in SUB.items() for sub in subs] + [
     ["serve"],
@@ -43,6 +43,7 @@ PAGES = [[name, sub] for name, subs in SUB.items() for sub in subs] + [
     ["conformance"],
     ["cost"],
     ["gateway"],
+    ["reap"],
 ]
 
 

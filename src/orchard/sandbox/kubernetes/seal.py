@@ -72,7 +72,8 @@ class Witness:
             raise Unavailable(
                 f"no endpoint of the API server is reached from here: {', '.join(map(str, known))}; without it nobody "
                 "can tell whether the network of a sandbox is shut", reason="no_witness",
-                hint="run the service where the network of Pods and nodes is reached",
+                hint="run the service where the network of Pods and nodes is reached; where Pods see the API server at "
+                "another address, name that one in api_servers",
             )  # fmt: skip
         return reached
 

@@ -60,7 +60,7 @@ def check_kept(pod: Json, tools: Sequence[str]) -> None:
     """
     kept = sum("image" in each and each["name"].startswith(_VOLUME) for each in parts(pod, "spec", "volumes"))
     if kept < len(tools):
-        hint = "Kubernetes 1.33 or newer with the feature ImageVolume has them; or put the programs into the image"
+        hint = "Kubernetes 1.35 has them, 1.33 with the feature gate ImageVolume; or put the programs into the image"
         raise Unsupported("tools: this cluster has no image volumes", hint=hint)
 
 
