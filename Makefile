@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PYTEST := python -m pytest
 SPREAD := -n 4 --dist loadfile
 ON_PODS := $(PYTEST) -q tests/kubernetes --timeout 900
-ON_CLUSTER = $(if $(KUBECONFIG),,@trap 'python -m tests.kubernetes.cluster down' EXIT; python -m tests.kubernetes.cluster up &&)
+ON_CLUSTER = $(if $(KUBECONFIG),,@trap 'python -m tests.kubernetes.cluster down || exit 1' EXIT; python -m tests.kubernetes.cluster up &&)
 SANDBOXD := src/orchard/sandbox/bin/sandboxd
 GO_SOURCES := $(shell find sandboxd -name '*.go' -not -name '*_test.go') sandboxd/go.mod
 

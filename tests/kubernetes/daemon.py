@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.cluster.processes import PATIENCE, run
+from tests.kubernetes.cluster.processes import PATIENCE, kubectl, run
 
 from orchard.sandbox.conformance import roots
 from orchard.sandbox.kubernetes import Ingress, KubernetesSettings
@@ -33,7 +33,14 @@ def daemon_image(registry: str, plain: bool) -> str:
 
 def our_address(cluster: Cluster) -> str:
     """Return the address from which this machine speaks with the cluster."""
-    server = urlsplit(cluster.kubectl("config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}"))
+    return _address_towards(cluster.programs, cluster.kubeconfig)
+
+
+@cache
+def _address_towards(programs: Path, kubeconfig: Path) -> str:
+    server = urlsplit(
+        kubectl(programs, kubeconfig, "config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}")
+    )
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((server.hostname, server.port or 443))  # nothing is sent
         return str(probe.getsockname()[0])

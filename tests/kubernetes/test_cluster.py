@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.kubernetes.cluster import lifecycle, nodes
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.place import (
     API,
@@ -19,6 +20,7 @@ from tests.kubernetes.cluster.place import (
     PRIVATE_PASSWORD,
     PRIVATE_SPEED,
     PRIVATE_USER,
+    RUN,
 )
 from tests.kubernetes.cluster.processes import CGROUPS, PERIOD, WITHIN, kubectl, run, unified, wait_until
 from tests.kubernetes.cluster.simulated import LABEL
@@ -92,6 +94,29 @@ def test_an_api_server_that_has_no_time_is_asked_again(tmp_path: Path, told: str
     with nullcontext() if asked > 1 else pytest.raises(MachineUnfit, match=told):
         kubectl(tmp_path, tmp_path / "config", verb, "pods")
     assert len((tmp_path / "asks").read_text()) == asked
+
+
+def test_what_is_to_be_gone_afterwards_is_there_before(own_cluster: Cluster) -> None:
+    """Of each kind: a mount of a Pod's, its shim, a node's cgroup, its cable, its network namespace, the folder."""
+    there = lifecycle.left()
+    for kind in (f"{RUN}/node1/", "a shim of node1", "/sys/fs/cgroup/", "/sys/class/net/", "/run/netns/"):
+        assert [each for each in there if each.startswith(kind)], kind
+    assert there[-1] == str(RUN)
+
+
+def test_the_kernel_is_set_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubelet makes the whole machine restart at an oops; that goes with it."""
+    monkeypatch.setattr(nodes, "_KEPT", tmp_path / "kept")
+    monkeypatch.setattr(nodes, "_KERNEL", tmp_path)
+    nodes.restore_kernel()  # of a cluster that never was
+    for number, name in enumerate(nodes._TUNED):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{number}\n")
+        assert (Path("/proc/sys") / name).exists()
+    nodes.keep_kernel()
+    (tmp_path / "kernel/panic_on_oops").write_text("1\n")
+    nodes.restore_kernel()
+    assert [(tmp_path / name).read_text() for name in nodes._TUNED] == [f"{n}\n" for n in range(len(nodes._TUNED))]
 
 
 def test_nodes_are_ready(cluster: Cluster) -> None:
@@ -251,14 +276,6 @@ def test_frozen_store_stops_writes_and_lets_them_go_on(cluster_to_break: Cluster
         cluster_to_break.kubectl("-n", namespace, "create", "configmap", "late", "--request-timeout=2s")
     cluster_to_break.wait_for_api()
     cluster_to_break.kubectl("-n", namespace, "create", "configmap", "after")
-
-
-def test_unplugged_node_is_lost_and_comes_back(cluster_to_break: Cluster) -> None:
-    lost = cluster_to_break.nodes[-1]
-    with cluster_to_break.unplugged(lost):
-        cluster_to_break.kubectl("wait", "--for=condition=Ready=Unknown", f"node/{lost}", WITHIN)
-    states = {item["type"]: item["status"] for item in cluster_to_break.get("node", lost)["status"]["conditions"]}
-    assert states["Ready"] == "True"
 
 
 def test_a_firewall_and_all_it_starts_have_a_small_share_of_a_processor(own_cluster: Cluster) -> None:

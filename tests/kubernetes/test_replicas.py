@@ -132,7 +132,7 @@ async def test_a_create_whose_replica_dies_is_joined_at_another(
     async def begun() -> bool:
         return bool({pod["metadata"]["name"] for pod in await asyncio.to_thread(running.pods)} - before)
 
-    await until(begun)
+    await until(begun, most=0.1)  # before it is ready
     (port,) = (port for port, count in front.open.items() if count)
     await asyncio.to_thread(running.kill, port)
     box = await making

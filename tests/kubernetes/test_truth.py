@@ -282,15 +282,26 @@ async def test_too_much_written_ends_the_sandbox_as_evicted(
             assert "ephemeral" in caught.value.message
 
 
-async def test_a_node_that_falls_silent_loses_its_sandboxes(
+async def test_a_node_that_falls_silent_loses_its_sandboxes_and_comes_back(
     cluster_to_break: Cluster, namespace: str, replica: Replicas
 ) -> None:
-    node = cluster_to_break.nodes[-1]
+    """Without its kubelet commands go on; then its cable is pulled, too."""
+    cluster, node = cluster_to_break, cluster_to_break.nodes[-1]
     backend = replica(node_lost_after=1, node_selector={"kubernetes.io/hostname": node})
-    made = await backend.create(SandboxSpec(cluster_to_break.image("busybox"), ttl=300), "lost")
-    async with witnessed(cluster_to_break, namespace, replica, made.id, "node_lost"):
-        with cluster_to_break.stopped(f"{node}-kubelet"):
+    made = await backend.create(SandboxSpec(cluster.image("busybox"), ttl=300), "lost")
+    async with witnessed(cluster, namespace, replica, made.id, "node_lost"), Orchard(backend=backend) as orchard:
+        cluster.stop(f"{node}-kubelet")
+        assert (await (await orchard.attach(made.id)).run("echo here")).text == "here\n"
+        with cluster.unplugged(node):
             await ended(backend, made.id, 90)
+            assert is_ready(cluster, node) == "Unknown"
+            cluster.start(f"{node}-kubelet")
+        assert is_ready(cluster, node) == "True"
+
+
+def is_ready(cluster: Cluster, node: str) -> str:
+    told = {each["type"]: each["status"] for each in cluster.get("node", node)["status"]["conditions"]}
+    return told["Ready"]
 
 
 async def test_a_copy_of_a_pod_is_never_taken_for_the_sandbox(

@@ -61,14 +61,25 @@ def up() -> Path:
 
 
 def down() -> None:
-    """Remove every process, mount, namespace, cgroup, link and file of the cluster; what is not there is no error."""
+    """Remove every process, mount, namespace, cgroup, link and file of the cluster; what is not there is no error.
+
+    Raises:
+        TimeoutError: something of it stays; names it.
+    """
     with locked("cluster"):
         if not RUN.exists() and not Path(f"/sys/class/net/{BRIDGE}").exists():
             say("not up")
             return
         started = time.monotonic()
         _remove()
+        wait_until(lambda: not left(), f"the end of the cluster, of which there is: {', '.join(left())}", 30)
         say(f"gone after {time.monotonic() - started:.1f} s")
+
+
+def left() -> list[str]:
+    """Return what of a cluster there is on this machine: as long as one is up, much of each kind."""
+    mounts = [mount for mount in _mounts() if mount.startswith(f"{RUN}/")]
+    return [*nodes.left(), *network.left(), *mounts, *([str(RUN)] if RUN.exists() else [])]
 
 
 def missing() -> list[str]:
@@ -89,6 +100,7 @@ def _make(path: Path, images: dict[str, Path]) -> None:
     registry.write_configuration()
     (RUN / "outside").mkdir()
     (RUN / "outside" / "passwd").write_text("outside\n")
+    nodes.keep_kernel()
     for node in NODES:
         nodes.prepare(node)
     for part in parts.registries():
@@ -157,13 +169,17 @@ def _remove() -> None:
         Part(path.name, []).stop(grace=0)
     for node in NODES:
         nodes.clear(node)
-    below = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for mount in sorted((path for path in below if path.startswith(f"{RUN}/")), reverse=True):
+    for mount in sorted((path for path in _mounts() if path.startswith(f"{RUN}/")), reverse=True):
         run("umount", "--lazy", mount)
     network.remove()
     nodes.clear_machine()
+    nodes.restore_kernel()
     if RUN.exists():
         shutil.rmtree(RUN)
+
+
+def _mounts() -> list[str]:
+    return [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
 
 
 def status() -> str:

@@ -54,6 +54,13 @@ def remove() -> None:
         folder.rmdir()
 
 
+def left() -> list[str]:
+    """Return what of it there is."""
+    spaces = [Path("/run/netns") / node.namespace for node in _ALL]
+    links = [Path("/sys/class/net") / name for name in (BRIDGE, *(node.link for node in _ALL))]
+    return [str(path) for path in (*spaces, *links) if path.exists()]
+
+
 def plug(node: Node, *, into: bool) -> None:
     """Plug the node's cable into the bridge, or pull it out."""
     _ip("link", "set", node.link, "up" if into else "down")

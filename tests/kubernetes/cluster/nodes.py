@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from tests.kubernetes.cluster.place import DNS, PKI, PRIVATE_REGISTRY, REGISTRY, RUN, Node
+from tests.kubernetes.cluster.place import DNS, NODES, PKI, PRIVATE_REGISTRY, REGISTRY, RUN, Node
 from tests.kubernetes.cluster.processes import CGROUPS, unified, wait_until
 
 PAUSE = f"{REGISTRY}/pause:1"
@@ -18,6 +18,13 @@ _FIXED = [
     _DEVICES.parent,
 ]
 """Folders that containerd and the kubelet make where no option moves them, inner ones first."""
+_KERNEL = Path("/proc/sys")
+_TUNED = (
+    "vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+)  # fmt: skip
+"""What a kubelet changes for the whole machine, where it may."""
+_KEPT = RUN / "kernel.json"
 _CONTAINERD = """\
 version = 3
 root = "{folder}/containerd"
@@ -50,6 +57,20 @@ server = "http://{registry}"
 [host."http://{registry}"]
   capabilities = ["pull", "resolve"]
 """
+
+
+def keep_kernel() -> None:
+    """Note how the machine's kernel is set, before a kubelet sets it."""
+    _KEPT.write_text(json.dumps({name: (_KERNEL / name).read_text() for name in _TUNED}))
+
+
+def restore_kernel() -> None:
+    """Set the kernel as it was noted; where nothing was, it is left as it is."""
+    if not _KEPT.exists():
+        return
+    for name, value in json.loads(_KEPT.read_text()).items():
+        if (_KERNEL / name).read_text() != value:
+            (_KERNEL / name).write_text(value)
 
 
 def prepare(node: Node) -> None:
@@ -102,6 +123,13 @@ def clear_machine() -> None:
     for folder in _FIXED:
         with contextlib.suppress(OSError):  # not there, or not empty
             folder.rmdir()
+
+
+def left() -> list[str]:
+    """Return the nodes' cgroups and the containers' shims that there are."""
+    groups = [hierarchy / node.cgroup for hierarchy in _hierarchies() for node in NODES]
+    shims = [f"a shim of {node.name}, pid {pid}" for node in NODES for pid in _shims(f"{node.socket}".encode())]
+    return [*(str(group) for group in groups if group.exists()), *shims]
 
 
 def _hierarchies() -> list[Path]:

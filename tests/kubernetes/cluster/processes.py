@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.kubernetes.cluster.place import LOGS, PIDS, Node
+from tests.support.waiting import LONGEST_REST, rest
 
 from orchard.core.config import base_env
 from orchard.core.errors import MachineUnfit
@@ -40,14 +41,10 @@ _NOT_HEARD = ("TLS handshake timeout",)
 _PERHAPS_DONE = ("unable to return a response in the time allotted", "etcdserver: request timed out")
 _REPEATABLE = {"get", "apply", "wait"}
 PERIOD = 100_000  # microseconds in which a share of a processor is reckoned
-_REST = 3  # times what a look took …
-_LONGEST_REST = 2.0  # seconds
 
 
 def wait_until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Return once ``holds``, looked at twenty times a second, or less: a look that costs is rested from.
-
-    To look is mostly to start kubectl, and tests that wait would take the processors from what they wait for.
+    """Return once ``holds``, looked at twenty times a second, or less where a look costs.
 
     Raises:
         TimeoutError: not within ``seconds``; names ``what``.
@@ -60,7 +57,7 @@ def wait_until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE) 
         now = time.monotonic()
         if now > end:
             raise TimeoutError(f"waited {seconds:.0f} s for {what}")
-        time.sleep(min(max(0.05, _REST * (now - start)), _LONGEST_REST))
+        time.sleep(rest(now - start, 0.05))
 
 
 def unified() -> bool:
@@ -82,7 +79,7 @@ def kubectl(programs: Path, kubeconfig: Path, *words: str | Path, stdin: str | N
         except MachineUnfit as failed:
             if time.monotonic() > end or not any(each in str(failed) for each in busy):
                 raise
-        time.sleep(_LONGEST_REST)
+        time.sleep(LONGEST_REST)
 
 
 @dataclass(frozen=True)
