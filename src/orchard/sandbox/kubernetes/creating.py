@@ -224,9 +224,7 @@ class Maker:
         owner = self._key.owner(pod, labels.TENANT) if pod is not None else None
         if pod is None or owner is None or owner.id != who.id or pod["metadata"].get("deletionTimestamp"):
             raise CreateFailed(f"sandbox {who.id} was deleted while it was made", reason="start_failed")
-        progress, complaint = progress_of(pod), self._complaints.about(pod)
-        if complaint is not None and complaint.verdict and progress.state is not State.READY:
-            progress = replace(progress, failure=progress.failure or (complaint.verdict, complaint.words))
+        progress = self._complaints.added_to(progress_of(pod), pod)
         split.lap(_lap(pod, progress))
         return pod, progress
 
