@@ -142,9 +142,9 @@ class Committer:
     async def _image(self, pod: Json, who: Identity, name: str, reference: str) -> str:
         spec = cast("Json", json.loads(notes(pod)[SPEC]))
         base = await self._base(pod)
-        below = await self._manifests.of(base, spec.get("user"))
         held = ExitStack()
         try:
+            below = held.enter_context(await self._manifests.of(base, spec.get("user")))
             place = scratch(cache_dir() / "kubernetes" / "commits")
             folder = await finish(asyncio.to_thread(held.enter_context, place))
             with (folder / "changes.tar").open("w+b") as archive:

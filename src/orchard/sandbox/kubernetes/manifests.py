@@ -13,11 +13,12 @@ import json
 import os
 import re
 import secrets
+import time
 from collections import defaultdict
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from orchard.core.config import cache_dir
 from orchard.core.errors import Unavailable, from_problem
@@ -39,6 +40,8 @@ _TTL = 1800.0
 _SILENCE = 300.0  # seconds that hashing one file may take
 _TAIL = 64 << 10  # bytes; the last line is shorter
 _LEVEL = 1
+_MOST = 1 << 30  # bytes of images' manifests that are kept
+_DEAD_SECONDS = 3600.0  # after which a draft that grows no more is one of a process that was killed
 
 
 async def take(transport: Transport, path: Path) -> None:
@@ -93,19 +96,19 @@ def _mounts(mountinfo: bytes) -> list[bytes]:
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[tuple[Sequence[bytes], gzip.GzipFile]]:
+def _opened(path: Path | IO[bytes]) -> Generator[tuple[Sequence[bytes], gzip.GzipFile]]:
     with gzip.open(path, "rb") as lines:
         yield [base64.b64decode(mount) for mount in json.loads(next(lines))["mounts"]], lines
 
 
-def compare(image: Path, now: Path) -> Changes:
+def compare(image: IO[bytes], now: Path) -> Changes:
     """Return how the root of ``now`` differs from that of ``image``; as ``changes_of``."""
     with _opened(image) as (image_mounts, image_lines), _opened(now) as (mounts, lines):
         return changes_of(image_lines, lines, sorted({*image_mounts, *mounts}))
 
 
 class ImageManifests:
-    """Manifests of images, kept in the cache folder.
+    """Manifests of images, kept in the cache folder; beyond ``_MOST`` bytes those go that were not used for longest.
 
     Args:
         backend: makes the fresh sandboxes.
@@ -116,8 +119,10 @@ class ImageManifests:
         self._backend, self._daemon_image = backend, daemon_image
         self._turns: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def of(self, base: Base, user: str | None) -> Path:
-        """Return the file with the manifest of an image, as ``user`` of a sandbox sees it.
+    async def of(self, base: Base, user: str | None) -> IO[bytes]:
+        """Return the manifest of an image, as ``user`` of a sandbox sees it.
+
+        It is open: any process may remove the file.
 
         Raises:
             CreateFailed: no sandbox of the image can be made now.
@@ -126,9 +131,11 @@ class ImageManifests:
         facts = json.dumps([_FORM, base.reference.partition("@")[2], self._daemon_image, user])
         path = cache_dir() / "kubernetes" / "manifests" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.gz"
         async with self._turns[path]:
-            if not path.exists():
+            while True:
+                with suppress(FileNotFoundError):
+                    os.utime(path)
+                    return path.open("rb")
                 await self._make(base, user, path)
-        return path
 
     async def _make(self, base: Base, user: str | None, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +148,25 @@ class ImageManifests:
                 await take(transport, draft)
             finally:
                 await transport.close()
+            await asyncio.to_thread(_make_room, path.parent, _MOST - draft.stat().st_size)
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
             await finish(self._backend.delete(made.id, wait=False))
+
+
+def _make_room(folder: Path, most: int) -> None:
+    """Leave at most so many bytes of manifests, and no drafts of processes that were killed."""
+    found: list[tuple[float, int, Path]] = []
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # other processes do so, too
+            facts = path.stat()
+            found.append((facts.st_mtime, facts.st_size, path))
+    for used, size, path in sorted(found, reverse=True):
+        if path.name.startswith("."):
+            too_much = time.time() - used > _DEAD_SECONDS
+        else:
+            most -= size
+            too_much = most < 0
+        if too_much:
+            path.unlink(missing_ok=True)
