@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import until
 
 from orchard.core.errors import (
     Conflict,
@@ -15,8 +16,11 @@ from orchard.core.errors import (
     Unauthorized,
     Unavailable,
 )
+from orchard.core.tasks import cancel
 from orchard.sandbox.kubernetes import KubernetesSettings, NodeSize, load_settings
+from orchard.sandbox.kubernetes.cache import PodCache
 from orchard.sandbox.kubernetes.client import Cluster, Expired, Forbidden, failure
+from orchard.sandbox.kubernetes.complaints import Complaints
 from orchard.sandbox.kubernetes.credentials import find_access
 
 
@@ -149,3 +153,29 @@ async def test_an_address_that_is_none_is_told_at_once(tmp_path: Path) -> None:
         assert (caught.value.field, "nonsense" in caught.value.message) == ("kubeconfig", True)
     finally:
         await cluster.close()
+
+
+async def test_a_watch_that_ends_at_once_is_not_taken_up_again_at_once(tmp_path: Path) -> None:
+    """As behind a proxy that closes what it does not understand; each ended watch is a request."""
+    counted = dict.fromkeys(("pods", "events"), 0)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = b"" if b"watch=1" in head else b'{"metadata": {"resourceVersion": "5"}, "items": []}'
+        if not body:
+            counted["pods" if b"/pods?" in head else "events"] += 1
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        cluster = await connected(tmp_path, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        cache = PodCache(cluster)
+        following = [asyncio.ensure_future(work) for work in (cache.run(), Complaints(cluster, cache).run())]
+        try:
+            await until(lambda: min(counted.values()) >= 2)  # each is taken up again
+            await asyncio.sleep(1.0)
+            assert max(counted.values()) < 12
+        finally:
+            await cancel(*following)
+            await cluster.close()

@@ -310,8 +310,10 @@ class KubernetesBackend:
         async def keep() -> None:
             try:
                 async with asyncio.TaskGroup() as group:
-                    for work in (cache.run(), complaints.run(), tombstones.write(), reaper.keep(cache)):
+                    for work in (cache.run(), complaints.run(), tombstones.write()):
                         group.create_task(work)
+                    group.create_task(reaper.keep(cache))
+                    group.create_task(policies.keep(cache))
             finally:
                 await daemons.close()
                 await cluster.close()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 from orchard.core.errors import Unauthorized
 from orchard.sandbox.kubernetes.client import Cluster
+from orchard.sandbox.kubernetes.fresh import Fresh
 from orchard.sandbox.kubernetes.objects import Json, part, parts
 from orchard.sandbox.kubernetes.settings import NodeSize
 
@@ -16,6 +18,7 @@ _QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)(m|[KMGTPE]i?|k)?")
 _PASSING = "node.kubernetes.io/"
 """Begins the taints that tell of a node's state now: not ready, cordoned, under pressure."""
 _COUNTED = ("cpu", "memory", "ephemeral-storage")
+_FRESH_SECONDS = 10.0  # that the nodes are believed
 _UNITS = {"m": Decimal("0.001"), "k": Decimal(1000)} | {
     f"{letter}{i}": Decimal(base**power)
     for power, letter in enumerate("KMGTPE", 1)
@@ -39,11 +42,18 @@ def exceeds(pod: Json, nodes: list[Json], largest: NodeSize | None) -> bool:
     wanted = part(parts(pod, "spec", "containers")[0], "resources", "requests")
     asked = {name: quantity(str(wanted[name])) for name in _COUNTED if name in wanted}
     selector, tolerations = part(pod, "spec", "nodeSelector"), parts(pod, "spec", "tolerations")
-    may = [part(each, "status", "allocatable") for each in nodes if accepts(each, selector, tolerations)]
-    sizes = [{name: quantity(str(each[name])) for name in _COUNTED if name in each} for each in may]
-    if largest is not None:
-        sizes.append({"cpu": Decimal(largest.cpu), "memory": Decimal(largest.memory)})
-    return bool(sizes) and all(any(size > has.get(name, size) for name, size in asked.items()) for has in sizes)
+    sizes = [] if largest is None else [{"cpu": Decimal(largest.cpu), "memory": Decimal(largest.memory)}]
+    may = (part(each, "status", "allocatable") for each in nodes if accepts(each, selector, tolerations))
+    found = False
+    for has in chain(sizes, map(_size, may)):  # as far as the first that will do: mostly the first
+        if all(size <= has.get(name, size) for name, size in asked.items()):
+            return False
+        found = True
+    return found
+
+
+def _size(allocatable: Json) -> dict[str, Decimal]:
+    return {name: quantity(str(allocatable[name])) for name in _COUNTED if name in allocatable}
 
 
 def accepts(node: Json, selector: Mapping[str, str], tolerations: Sequence[Mapping[str, Any]]) -> bool:
@@ -63,12 +73,37 @@ def _tolerates(toleration: Mapping[str, Any], taint: Json) -> bool:
     return (toleration.get("key"), toleration.get("value") or "") == (taint["key"], taint.get("value") or "")
 
 
-async def never_fits(cluster: Cluster, pod: Json, largest: NodeSize | None) -> bool:
-    """Return True if the Pod can never be placed; False also where nodes may not be listed."""
-    nodes: list[Json] = []
-    try:
-        async for page in cluster.pages("/api/v1/nodes"):
-            nodes += page["items"]
-    except Unauthorized:
-        return False
-    return exceeds(pod, nodes, largest)
+class Capacity:
+    """What the nodes hold, as one process knows it: asked for once in a while, however many Pods find no room.
+
+    Args:
+        cluster: whose nodes.
+        largest: the largest node that may be added.
+    """
+
+    def __init__(self, cluster: Cluster, largest: NodeSize | None) -> None:
+        self._cluster, self._largest = cluster, largest
+        self._nodes = Fresh(self._list, _FRESH_SECONDS)
+
+    async def never_fits(self, pod: Json) -> bool:
+        """Return True if the Pod can never be placed; False also where nodes may not be listed."""
+        nodes = await self._nodes.get()
+        return nodes is not None and exceeds(pod, nodes, self._largest)
+
+    async def _list(self) -> list[Json] | None:
+        nodes: list[Json] = []
+        try:
+            async for page in self._cluster.pages("/api/v1/nodes"):
+                nodes += map(_needed, page["items"])
+        except Unauthorized:
+            return None
+        return nodes
+
+
+def _needed(node: Json) -> Json:
+    """Return what ``exceeds`` looks at: the whole of a node is much larger."""
+    return {
+        "metadata": {"labels": part(node, "metadata", "labels")},
+        "spec": {"taints": parts(node, "spec", "taints")},
+        "status": {"allocatable": part(node, "status", "allocatable")},
+    }

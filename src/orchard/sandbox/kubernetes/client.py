@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import cast
@@ -34,6 +35,7 @@ _AT_ONCE = 32  # requests of one process at the same moment, watches apart
 _SILENCE = 30.0  # seconds without a byte of an answer until it counts as broken
 _WATCH_SILENCE = 100.0  # the same of a watch; bookmarks come about every minute
 _WATCH_SECONDS = 300
+_WATCH_LEAST = 5.0  # seconds; one that ends before and has told nothing is broken: again at once it would be no better
 _CONNECT = 5.0
 _SERVER_FAULTS = (500, 502, 503, 504)
 APPLY = "application/apply-patch+yaml"
@@ -152,7 +154,7 @@ class Cluster:
 
         Raises:
             Expired: ``version`` is no longer kept.
-            Unavailable: the connection broke, or was silent for too long.
+            Unavailable: the connection broke, was silent for too long, or ended at once.
         """
         where = {
             **params, "watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true",
@@ -264,12 +266,16 @@ def _object(text: bytes) -> Json:
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
+    began, told = time.monotonic(), False
     with translated():
         async for line in response.content:
             event = _object(line)
             if event["type"] == "ERROR":
                 raise failure(int(event["object"].get("code") or 500), json.dumps(event["object"]).encode(), "")
+            told = True
             yield event
+    if not told and time.monotonic() - began < _WATCH_LEAST:
+        raise Unavailable("a watch ended at once")
 
 
 _KINDS: dict[int, type[OrchardError]] = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from orchard.core.errors import OrchardError, Unauthorized
 from orchard.core.retry import Patience
@@ -14,11 +15,16 @@ from orchard.sandbox.kubernetes.client import Cluster, Expired
 from orchard.sandbox.kubernetes.objects import Json, part
 from orchard.sandbox.kubernetes.pod import CONTAINER
 from orchard.sandbox.kubernetes.pulls import FINAL, pull_reason
+from orchard.sandbox.kubernetes.record import Progress
+from orchard.sandbox.types import State
 
 _log = logging.getLogger(__name__)
 _SELECTOR = "involvedObject.kind=Pod,type=Warning,reason!=FailedScheduling"
 _FOREVER = 10.0**9
 _MOST = 5000
+_NO_SANDBOX = "FailedCreatePodSandBox"
+"""A kubelet's reason while a Pod has no network yet, so nothing can be pulled for it."""
+_NO_SANDBOX_SECONDS = 60.0  # that it counts: the kubelet tries again, and says so, every 10 to 15 s
 _REFUSED_SECONDS = 60.0  # until it is tried again: rights are granted while a process runs
 
 
@@ -29,6 +35,7 @@ class Complaint:
     words: str
     verdict: str | None
     """One of ``CREATE_REASONS`` where another try does not mend it."""
+    at: float = field(default_factory=time.monotonic)
 
 
 class Complaints:
@@ -48,6 +55,22 @@ class Complaints:
     def about(self, pod: Json) -> Complaint | None:
         """Return the last word on this very Pod."""
         return self._heard.get(str(pod["metadata"]["uid"]))
+
+    def added_to(self, progress: Progress, pod: Json) -> Progress:
+        """Return the progress with what the Pod's status does not tell, or not yet.
+
+        Without an init container a Pod whose network cannot be made looks like one whose image is pulled: before
+        Kubernetes 1.36 its condition PodReadyToStartContainers is false through the first pulls, too.
+        """
+        complaint = self.about(pod)
+        if complaint is None or progress.state is State.READY:
+            return progress
+        if complaint.verdict is not None:
+            return replace(progress, failure=progress.failure or (complaint.verdict, complaint.words))
+        lately = time.monotonic() - complaint.at < _NO_SANDBOX_SECONDS
+        if lately and complaint.words.startswith(f"{_NO_SANDBOX}:") and progress.address is None:
+            return replace(progress, state=State.STARTING)
+        return progress
 
     async def run(self) -> None:
         """Follow them until cancelled."""

@@ -16,7 +16,7 @@ from orchard.core.retry import Patience
 from orchard.core.tasks import finish
 from orchard.sandbox.kubernetes import deaths, labels
 from orchard.sandbox.kubernetes.cache import Following, PodCache
-from orchard.sandbox.kubernetes.capacity import never_fits
+from orchard.sandbox.kubernetes.capacity import Capacity
 from orchard.sandbox.kubernetes.client import Cluster, Forbidden
 from orchard.sandbox.kubernetes.complaints import Complaints
 from orchard.sandbox.kubernetes.groups import Groups
@@ -87,6 +87,7 @@ class Maker:
         self._settings, self._cluster, self._cache = settings, cluster, cache
         self._key, self._greet, self._resolve = key, greet, resolve
         self._quotas, self._groups = Quotas(cluster, cache, key), Groups(cache, key)
+        self._capacity = Capacity(cluster, settings.largest_node)
         self.turns = Turns(settings.creates)
         self.leaving = False
         """True: creates that are cancelled leave their Pods, which other replicas may have joined."""
@@ -216,7 +217,7 @@ class Maker:
                     await asyncio.wait([greeting])
 
     async def _hope(self, pod: Json, who: Identity, words: str) -> None:
-        if await never_fits(self._cluster, pod, self._settings.largest_node):
+        if await self._capacity.never_fits(pod):
             raise CreateFailed(f"sandbox {who.id}: {words}", reason="unschedulable")
 
     def _look(self, view: Following, who: Identity, split: Split) -> tuple[Json, Progress]:
@@ -224,9 +225,7 @@ class Maker:
         owner = self._key.owner(pod, labels.TENANT) if pod is not None else None
         if pod is None or owner is None or owner.id != who.id or pod["metadata"].get("deletionTimestamp"):
             raise CreateFailed(f"sandbox {who.id} was deleted while it was made", reason="start_failed")
-        progress, complaint = progress_of(pod), self._complaints.about(pod)
-        if complaint is not None and complaint.verdict and progress.state is not State.READY:
-            progress = replace(progress, failure=progress.failure or (complaint.verdict, complaint.words))
+        progress = self._complaints.added_to(progress_of(pod), pod)
         split.lap(_lap(pod, progress))
         return pod, progress
 

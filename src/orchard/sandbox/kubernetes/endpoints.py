@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+from contextlib import suppress
 from typing import NamedTuple
 
 from orchard.core.errors import InvalidArgument, NotFound, Unauthorized
@@ -53,6 +55,7 @@ async def api_endpoints(cluster: Cluster, settings: KubernetesSettings) -> list[
 
 def _parse(text: str) -> ApiEndpoint:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise InvalidArgument(f"api_servers: ADDRESS:PORT is due, not {text!r}", field="api_servers")
-    return ApiEndpoint(host.strip("[]"), int(port))
+    with suppress(ValueError):
+        if port.isdigit():
+            return ApiEndpoint(str(ipaddress.ip_address(host.strip("[]"))), int(port))
+    raise InvalidArgument(f"api_servers: ADDRESS:PORT is due, not {text!r}", field="api_servers")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from orchard.core.errors import CreateFailed
@@ -29,10 +30,18 @@ _NEVER = ("~", "")  # after every time
 
 
 class Groups:
-    """The groups as one process sees them."""
+    """The groups as one process sees them.
+
+    A Pod is read when it changes, and the order made anew when that changed anything: any number of creates ask it.
+    """
 
     def __init__(self, cache: PodCache, key: ServiceKey) -> None:
         self._cache, self._key = cache, key
+        self._members: dict[str, Member] = {}
+        self._order: Order | None = None
+        cache.listeners.append(self._see)
+        for pod in cache.pods():
+            self._see(None, pod)
 
     async def turn(self, spec: SandboxSpec, tenant: str) -> None:
         """Return once no older group than the spec's, if it is of one, waits for room.
@@ -64,33 +73,69 @@ class Groups:
         if _LABEL in metadata and self._outranked(metadata.get(labels.TENANT, ""), metadata[_LABEL]) is not None:
             raise _way()
 
+    def _see(self, old: Json | None, new: Json | None) -> None:
+        name = str(part(new or old or {}, "metadata").get("name"))
+        before, now = self._members.pop(name, None), None if new is None else member_of(new, self._key)
+        if now is not None:
+            self._members[name] = now
+        if now != before:
+            self._order = None
+
     def _outranked(self, tenant: str, group: str) -> bool | None:
-        return outranked(self._cache.pods(), self._key, (tenant, group), datetime.now(UTC))
+        if self._order is None:
+            self._order = Order(self._members.values())
+        return self._order.outranked((tenant, group), datetime.now(UTC))
 
 
-def outranked(pods: Iterable[Json], key: ServiceKey, mine: tuple[str, str], now: datetime) -> bool | None:
-    """Return None, or, if an older group has a Pod that no node can take, whether this one has any Pod.
+@dataclass(frozen=True)
+class Member:
+    """What the order of groups is made of: a living Pod of one."""
 
-    Args:
-        pods: all that are known.
-        key: proves which of them are ours.
-        mine: tenant and group.
-        now: by the API server's clock, more or less.
-    """
-    oldest: dict[tuple[str, str], tuple[str, str]] = {}
-    waiting: set[tuple[str, str]] = set()
-    for pod in pods:
-        metadata = part(pod, "metadata", "labels")
-        if _LABEL not in metadata or deaths.classify(pod) is not None or not key.owner(pod, labels.TENANT):
-            continue
-        name = (metadata.get(labels.TENANT, ""), metadata[_LABEL])
-        place = (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"])
-        oldest[name] = min(oldest.get(name, _NEVER), place)
-        if progress_of(pod).unschedulable:
-            waiting.add(name)
-    before = [oldest[name] for name in waiting - {mine} if oldest[name] < oldest.get(mine, _NEVER)]
-    begun = [deaths.parse_time(time) for time, _ in before]
-    return mine in oldest if any(at is not None and now - at < _RANKS for at in begun) else None
+    group: tuple[str, str]
+    """Tenant and name."""
+    place: tuple[str, str]
+    """When it was made by the API server's clock, and its name."""
+    waits: bool
+    """No node can take it."""
+
+
+def member_of(pod: Json, key: ServiceKey) -> Member | None:
+    """Return what a Pod is in the order, or None: it is of no group, has ended, or is not proven to be ours."""
+    metadata = part(pod, "metadata", "labels")
+    if _LABEL not in metadata or not key.owner(pod, labels.TENANT) or deaths.classify(pod) is not None:
+        return None
+    place = (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"])
+    waits = progress_of(pod).unschedulable is not None
+    return Member((metadata.get(labels.TENANT, ""), metadata[_LABEL]), place, waits)
+
+
+class Order:
+    """Which of the groups with these members comes first."""
+
+    def __init__(self, members: Iterable[Member]) -> None:
+        self._oldest: dict[tuple[str, str], tuple[str, str]] = {}
+        waiting: set[tuple[str, str]] = set()
+        for each in members:
+            self._oldest[each.group] = min(self._oldest.get(each.group, _NEVER), each.place)
+            if each.waits:
+                waiting.add(each.group)
+        places = sorted(self._oldest[group] for group in waiting)
+        self._waiting = [(place, deaths.parse_time(place[0])) for place in places]
+
+    def outranked(self, mine: tuple[str, str], now: datetime) -> bool | None:
+        """Return None, or, if an older group has a Pod that no node can take, whether this one has any Pod.
+
+        Args:
+            mine: tenant and group.
+            now: by the API server's clock, more or less.
+        """
+        own = self._oldest.get(mine, _NEVER)
+        for place, begun in self._waiting:
+            if place >= own:  # its own, or a younger one's
+                return None
+            if begun is not None and now - begun < _RANKS:
+                return mine in self._oldest
+        return None
 
 
 def _way() -> CreateFailed:

@@ -17,15 +17,16 @@ import shutil
 import subprocess
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar, cast
+from typing import cast
 
 from orchard.core.config import base_env
 from orchard.core.errors import CreateFailed, NotFound, Unauthorized
 from orchard.sandbox.kubernetes.capacity import accepts
 from orchard.sandbox.kubernetes.client import Cluster
+from orchard.sandbox.kubernetes.fresh import Fresh
 from orchard.sandbox.kubernetes.objects import Json, part, parts
 from orchard.sandbox.kubernetes.pod import ImageFacts
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
@@ -33,7 +34,6 @@ from orchard.sandbox.kubernetes.turns import Turns
 from orchard.sandbox.local.failures import reason_in, said
 from orchard.sandbox.local.images import full_name
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _ASK_SECONDS = 8.0  # until a registry counts as silent: a wrong name is to be told within ten seconds
 _AT_ONCE = 4
@@ -72,8 +72,8 @@ class Images:
         """By tenant and name: nobody waits for another tenant's turn."""
         self._tags: dict[tuple[str, str], float] = {}
         self._silent: OrderedDict[str, float] = OrderedDict()
-        self._nodes = _Fresh[frozenset[str]]()
-        self._login = _Fresh[bytes | None]()
+        self._nodes = Fresh(self._architectures, _FRESH_SECONDS)
+        self._login = Fresh(self._logins, _FRESH_SECONDS)
 
     async def facts(self, image: str, tenant: str = "") -> ImageFacts | None:
         """Return what the registry says of ``image``; None where there is no skopeo to ask it. Tenants ask in turn.
@@ -89,7 +89,7 @@ class Images:
             )  # fmt: skip
         if shutil.which("skopeo") is None:
             return None
-        nodes = await self._nodes.get(self._architectures)
+        nodes = await self._nodes.get()
         own = (tenant, name)
         asking = self._asks.get(own)
         if asking is None or (asking.done() and not self._believed(own, asking)):
@@ -189,7 +189,7 @@ class Images:
 
     async def login(self) -> bytes | None:
         """Return the secrets as one file of credentials, or None: there are none for us."""
-        return await self._login.get(self._logins)
+        return await self._login.get()
 
     async def _logins(self) -> bytes | None:
         """A pull secret that may not be read is the kubelet's alone; of two for one registry that for pushes counts."""
@@ -201,22 +201,6 @@ class Images:
             except (NotFound, Unauthorized, ValueError):
                 continue
         return json.dumps({"auths": auths}).encode() if auths else None
-
-
-class _Fresh(Generic[T]):
-    """A value that is got anew after a while."""
-
-    def __init__(self) -> None:
-        self._value: T | None = None
-        self._until = 0.0
-        self._turn = asyncio.Lock()
-
-    async def get(self, ask: Callable[[], Awaitable[T]]) -> T:
-        async with self._turn:
-            if time.monotonic() >= self._until:
-                self._value = await ask()
-                self._until = time.monotonic() + _FRESH_SECONDS
-            return cast("T", self._value)
 
 
 def _run(argv: Sequence[str], where: str, login: bytes | None) -> _Answer:

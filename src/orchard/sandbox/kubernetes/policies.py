@@ -15,14 +15,16 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import time
+import random
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from orchard.core.errors import InvalidArgument, NotFound, OrchardError, Unauthorized
 from orchard.sandbox.kubernetes import labels
-from orchard.sandbox.kubernetes.client import Cluster
+from orchard.sandbox.kubernetes.cache import PodCache
+from orchard.sandbox.kubernetes.client import Cluster, Expired
 from orchard.sandbox.kubernetes.endpoints import api_endpoints
+from orchard.sandbox.kubernetes.fresh import Fresh
 from orchard.sandbox.kubernetes.objects import Json, part, parts
 from orchard.sandbox.kubernetes.pod import PORT
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
@@ -32,7 +34,8 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 GROUP = "networking.k8s.io/v1"
 EVERY = "orchard-sandboxes"
 OPEN = "orchard-network-open"
-_REFRESH = 300.0  # seconds until a create excepts nodes that came since
+_REFRESH = 300.0  # seconds until nodes that came since are excepted
+_LOOK_EVERY = 30.0  # seconds
 _DNS_PORT = 53
 _DNS_PODS = {"kubernetes.io/metadata.name": "kube-system"}, {"k8s-app": "kube-dns"}
 _NAT64 = int(ipaddress.IPv6Address("64:ff9b::"))
@@ -152,8 +155,8 @@ class Policies:
 
     def __init__(self, cluster: Cluster, settings: KubernetesSettings) -> None:
         self._cluster, self._settings = cluster, settings
-        self._applied: float | None = None
-        self._turn = asyncio.Lock()
+        self._stand = False
+        self._fresh = Fresh(self._renew, _REFRESH)
 
     async def hold(self) -> None:
         """Return once they hold, and bring them up to date every few minutes: nodes come and go.
@@ -162,16 +165,28 @@ class Policies:
             Unauthorized: we may not.
             OrchardError: as ``Cluster.request``, the first time; later ones are tried again, and what stands holds.
         """
-        async with self._turn:
-            if self._applied is not None and time.monotonic() - self._applied < _REFRESH:
-                return
-            try:
-                await self._apply()
-            except OrchardError as error:
-                if self._applied is None:
-                    raise
-                _log.warning("the network policies were not brought up to date: %s", error)
-            self._applied = time.monotonic()
+        await self._fresh.get()
+
+    async def keep(self, cache: PodCache) -> None:
+        """Do so for as long as there are sandboxes, whether or not more of them are made, until cancelled."""
+        await cache.synced()
+        while True:
+            if next(cache.pods(), None) is not None:
+                try:
+                    await self.hold()
+                except (OrchardError, Expired) as error:
+                    _log.warning("the network policies are brought up to date later: %s", error)
+                    await asyncio.sleep(_REFRESH)
+            await asyncio.sleep(_LOOK_EVERY * random.uniform(0.5, 1.5))  # replicas keep out of step
+
+    async def _renew(self) -> None:
+        try:
+            await self._apply()
+        except (OrchardError, Expired) as error:
+            if not self._stand:
+                raise
+            _log.warning("the network policies were not brought up to date: %s", error)
+        self._stand = True
 
     async def _apply(self) -> None:
         inside = await find_inside(self._cluster, self._settings)
