@@ -1,6 +1,7 @@
 """The cache of Pods against a real API server: it follows, and finds its way back whatever breaks."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -139,6 +140,7 @@ async def test_a_version_that_is_no_longer_kept_leads_to_a_new_list_that_loses_n
     gone: list[str] = []
     cache.listeners.append(lambda old, new: gone.append(old["metadata"]["name"]) if old and new is None else None)
     path = api.path("pods")
+    await forgotten(api, "stays")
     uid = (await api.get(f"{path}/goes"))["metadata"]["uid"]
     watching, missed = asyncio.Event(), asyncio.Event()
     monkeypatch.setattr(api, "watch", _forgetful(api, watching, missed))
@@ -150,6 +152,21 @@ async def test_a_version_that_is_no_longer_kept_leads_to_a_new_list_that_loses_n
     await until(lambda: names(cache) == {"stays", "comes"})
     assert gone == ["goes"]
     assert cache.relists == 2
+
+
+async def forgotten(api: client.Cluster, name: str) -> None:
+    """Return once the API server has forgotten version 1. A new one does so after a minute, and a hundred changes."""
+    async with asyncio.timeout(180):
+        for number in itertools.count():
+            try:
+                async with asyncio.timeout(1), api.watch(api.path("pods"), "1") as events:
+                    await anext(events)
+            except client.Expired:
+                return
+            except TimeoutError:
+                pass
+            for each in range(20):
+                await api.patch(api.path("pods", name), {"metadata": {"annotations": {"x": f"{number}.{each}"}}})
 
 
 def _forgetful(api: client.Cluster, watching: asyncio.Event, missed: asyncio.Event) -> Callable[..., Any]:
