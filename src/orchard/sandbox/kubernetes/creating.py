@@ -123,10 +123,10 @@ class Maker:
             mine = who
             try:
                 async with self._quotas.room(tenant, name, most):
-                    pod, who = await self._post(plan, end_turn)
+                    pod, who, took = await self._post(plan, end_turn)
                 split.lap("api")
                 if deaths.classify(pod) is None:
-                    pod = await self._quotas.within(who, most, self._ready(who, spec, split, end_turn))
+                    pod = await self._quotas.within(who, most, took, self._ready(who, spec, split, end_turn))
             except CreateFailed as error:  # a verdict on the Pod, whoever made it
                 self._spare(who, mine, error)
                 await finish(self._undo(who, wait=True))
@@ -139,15 +139,17 @@ class Maker:
             self.on_split(split)
         return pod, who
 
-    async def _post(self, plan: Plan, end_turn: Callable[[], None]) -> tuple[Json, Identity]:
-        """Put the Pod on record; while a ResourceQuota is used up try again, and hold up nobody.
+    async def _post(self, plan: Plan, end_turn: Callable[[], None]) -> tuple[Json, Identity, float]:
+        """Put the Pod on record; return it, whose it is, and the seconds that its last try took.
 
-        Groups do not wait for one: two of them would, each with a part of its room. The time on it is that of the try
+        While a ResourceQuota is used up, try again, and hold up nobody. Groups do not wait for a quota: two of them
+        would, each with a part of its room. The time on it is that of the try
         which made it, since one that is much older tells a copy.
         """
         spec, who = plan.spec, plan.who
         pods, patience = self._cluster.path("pods"), Patience(spec.create_timeout, first=0.5, most=10.0)
         while True:
+            began = time.monotonic()
             body = manifest(replace(plan, created=datetime.now(UTC)), self._settings)
             try:
                 pod = await finish(self._cluster.create(pods, body))
@@ -176,7 +178,7 @@ class Maker:
                 raise Conflict("the idempotency key was used for another specification", hint="use a new key")
             check_kept(pod, spec.tools)
             self._cache.put(pod)
-            return pod, owner
+            return pod, owner, time.monotonic() - began
 
     async def _ready(self, who: Identity, spec: SandboxSpec, split: Split, end_turn: Callable[[], None]) -> Json:
         """Return the Pod once its daemon answers; waiting for a node or a long pull, it holds up nobody."""
