@@ -17,6 +17,7 @@ from orchard.core.errors import Conflict, CreateFailed, NotFound, SandboxGone, U
 from orchard.sandbox import Orchard
 from orchard.sandbox.kubernetes import KubernetesBackend
 from orchard.sandbox.kubernetes.daemons import Daemons
+from orchard.sandbox.kubernetes.deaths import UNDONE_GRACE
 from orchard.sandbox.kubernetes.identity import name_of, pod_name
 from orchard.sandbox.kubernetes.tombstones import has_run
 from orchard.sandbox.types import SandboxSpec, State
@@ -99,6 +100,34 @@ async def test_a_pod_made_anew_under_an_old_key_is_another_sandbox(
     with suppress(NotFound):  # a replica that has seen nothing may know nothing, but never shows the new one
         assert (await stranger.get(old.id)).state is State.GONE
     await backend.delete(new.id)
+
+
+async def test_a_create_that_failed_or_was_left_does_not_take_its_key_along(
+    cluster: Cluster, namespace: str, replica: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = replica(), replica()
+    spec, name = SandboxSpec(cluster.image("busybox"), ttl=300), pod_name("", "again")
+    live = await first.live()
+
+    async def unreached(*_: object) -> None:
+        raise Unavailable("no endpoint of the API server is reached from here", reason="no_witness")
+
+    async def silent(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(live.maker, "_greet", unreached)
+    with pytest.raises(Unavailable, match="no endpoint"):
+        await first.create(spec, "again")
+    assert pods(cluster, namespace) == []
+    monkeypatch.setattr(live.maker, "_greet", silent)
+    making = asyncio.ensure_future(first.create(spec, "again"))
+    await until(lambda: has_run(live.cache.known(name) or {}))
+    making.cancel()
+    await asyncio.wait([making])
+    assert (live.cache.known(name) or {})["metadata"].get("deletionGracePeriodSeconds") == UNDONE_GRACE
+    made = await second.create(spec, "again")  # while the first Pod ends
+    assert made.state is State.READY
+    await second.delete(made.id)
 
 
 async def test_one_replica_drives_what_another_made(cluster: Cluster, namespace: str, replica: Replicas) -> None:

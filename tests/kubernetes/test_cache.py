@@ -79,6 +79,20 @@ async def test_it_follows_what_comes_changes_and_goes(
     assert cache.relists == 1
 
 
+async def test_once_it_is_told_of_something_newer_it_knows_all_that_was_on_record(
+    api: client.Cluster, cache: PodCache, make: Callable[[str], Any]
+) -> None:
+    """Many rounds, since a version told too early would mostly go unseen."""
+    for number in range(20):
+        await asyncio.gather(*(make(f"a{number}-{each}") for each in range(3)))
+        page = await api.get(api.path("pods"), limit="1")
+        reached = asyncio.ensure_future(cache.reached(str(page["metadata"]["resourceVersion"])))
+        later = asyncio.ensure_future(make(f"b{number}"))
+        await asyncio.wait_for(reached, 30.0)
+        assert {f"a{number}-{each}" for each in range(3)} <= names(cache)
+        await later
+
+
 async def test_a_watch_whose_token_has_lapsed_reads_the_credentials_anew(
     cluster: Cluster, namespace: str, tmp_path: Path, make: Callable[[str], Any]
 ) -> None:

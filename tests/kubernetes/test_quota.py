@@ -12,6 +12,7 @@ from tests.support.waiting import until
 from orchard.core.errors import QuotaExceeded
 from orchard.sandbox import Orchard
 from orchard.sandbox.kubernetes import KubernetesBackend, KubernetesSettings, creating
+from orchard.sandbox.kubernetes import quota as quotas
 from orchard.sandbox.kubernetes.labels import TENANT
 from orchard.sandbox.kubernetes.pod import Plan, manifest
 from orchard.sandbox.types import SandboxSpec, State
@@ -81,14 +82,16 @@ async def test_what_finds_no_room_in_a_resource_quota_is_told_as_a_quota_and_lea
         await orchard.delete(made.id)
 
 
+@pytest.mark.parametrize("few", [quotas._FEW, 0])  # a list is asked for; the watch is believed, where it tells
 async def test_a_tenants_quota_of_fifty_holds_over_three_replicas_and_two_hundred_creates(
-    cluster: Cluster, namespace: str, replica: Replicas
+    cluster: Cluster, namespace: str, replica: Replicas, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     """No node takes these Pods, so they count and cost nothing.
 
     The slack: each further replica may have as many again on record, until it has seen the others' Pods and they are
     a second old; none of these is answered for.
     """
+    monkeypatch.setattr(quotas, "_FEW", few)
     quota, asked, count = 50, 200, 3
     backends, watching = [replica(node_selector={"no": "such-node"}) for _ in range(count)], replica()
     living, most = set[str](), 0

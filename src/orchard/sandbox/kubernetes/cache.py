@@ -56,7 +56,7 @@ class PodCache:
         self._path = cluster.path("pods")
         self._pods: dict[str, Json] = {}
         self._version = ""
-        self._synced = asyncio.Event()
+        self._synced, self._moved = asyncio.Event(), asyncio.Event()
         self._waiting: dict[str, set[Following]] = {}
         self._dropped: OrderedDict[str, None] = OrderedDict()
         self._heard = time.monotonic()
@@ -84,6 +84,11 @@ class PodCache:
     async def synced(self) -> None:
         """Return once the first list is here."""
         await self._synced.wait()
+
+    async def reached(self, version: str) -> None:
+        """Return once all is known here that was on record at ``version``; only the next news tells that it is."""
+        while not (self._version == version or _newer_version(self._version, version)):
+            await self._moved.wait()
 
     def restart(self) -> None:
         """Cut the watch and take it up anew: it seems to be silent though the server is not."""
@@ -169,7 +174,7 @@ class PodCache:
         for name, pod in list(self._pods.items()):
             if seen.get(name) != pod["metadata"]["uid"] and not _newer_than(pod, version):
                 self.drop(name, pod["metadata"]["uid"])
-        self._version = version
+        self._move(version)
 
     async def _watch(self) -> None:
         self._cut.clear()
@@ -201,7 +206,12 @@ class PodCache:
         elif kind in ("ADDED", "MODIFIED"):
             self.put(pod)
         with contextlib.suppress(KeyError):
-            self._version = str(pod["metadata"]["resourceVersion"])
+            self._move(str(pod["metadata"]["resourceVersion"]))
+
+    def _move(self, version: str) -> None:
+        self._version = version
+        self._moved.set()
+        self._moved = asyncio.Event()
 
 
 def _newer(old: Json, new: Json) -> bool:
@@ -210,5 +220,8 @@ def _newer(old: Json, new: Json) -> bool:
 
 
 def _newer_than(pod: Json, version: str) -> bool:
-    own = str(pod["metadata"]["resourceVersion"])
+    return _newer_version(str(pod["metadata"]["resourceVersion"]), version)
+
+
+def _newer_version(own: str, version: str) -> bool:
     return own.isdigit() and version.isdigit() and int(own) > int(version)

@@ -96,7 +96,8 @@ class Maker:
     async def create(self, spec: SandboxSpec, key: str, most: int | None = None) -> tuple[Json, Identity]:
         """Make a sandbox, or wait for the one that the key already stands for; return its Pod, which is ready.
 
-        The Pod of a key whose sandbox has ended meanwhile is returned as it is. ``most`` is how many the tenant may
+        The Pod of a key whose sandbox has ended meanwhile is returned as it is; one whose create failed is waited out,
+        until its key is free. ``most`` is how many the tenant may
         have alive, over all replicas.
 
         Raises:
@@ -104,7 +105,8 @@ class Maker:
             QuotaExceeded: the tenant has ``most`` already, or a ResourceQuota of the namespace had no room for as long
                 as ``create_timeout``, and of a group at once; nothing is left of it.
             Conflict: another specification under the key, or a Pod that is not ours has its name.
-            Unavailable: it was made under the key before, runs, and does not answer.
+            Unavailable: it was made under the key before, runs, and does not answer; or that create failed, and its Pod
+                does not go for as long as ``create_timeout``.
             Unsupported: tools, and the cluster has no image volumes, or no repository of them is named.
         """
         check(spec)
@@ -124,13 +126,16 @@ class Maker:
             mine = who
             try:
                 async with self._quotas.room(tenant, name, most):
-                    pod, who = await self._post(plan, end_turn)
+                    pod, who, took = await self._post(plan, end_turn)
                 split.lap("api")
                 if deaths.classify(pod) is None:
-                    pod = await self._quotas.within(who, most, self._ready(who, spec, split, end_turn))
+                    pod = await self._quotas.within(who, most, took, self._ready(who, spec, split, end_turn))
             except CreateFailed as error:  # a verdict on the Pod, whoever made it
                 self._spare(who, mine, error)
                 await finish(self._undo(who, wait=True))
+                raise
+            except OrchardError:
+                await finish(self._undo(mine, wait=True))
                 raise
             except BaseException:
                 if not self.leaving:
@@ -140,15 +145,17 @@ class Maker:
             self.on_split(split)
         return pod, who
 
-    async def _post(self, plan: Plan, end_turn: Callable[[], None]) -> tuple[Json, Identity]:
-        """Put the Pod on record; while a ResourceQuota is used up try again, and hold up nobody.
+    async def _post(self, plan: Plan, end_turn: Callable[[], None]) -> tuple[Json, Identity, float]:
+        """Put the Pod on record; return it, whose it is, and the seconds that its last try took.
 
-        Groups do not wait for one: two of them would, each with a part of its room. The time on it is that of the try
-        which made it, since one that is much older tells a copy.
+        While a ResourceQuota is used up, or the Pod of a create that failed under the key goes, try again, and hold up
+        nobody. Groups do not wait for a quota: two of them would, each with a part of its room. The time on it is that
+        of the try which made it, since one that is much older tells a copy.
         """
         spec, who = plan.spec, plan.who
         pods, patience = self._cluster.path("pods"), Patience(spec.create_timeout, first=0.5, most=10.0)
         while True:
+            began = time.monotonic()
             body = manifest(replace(plan, created=datetime.now(UTC)), self._settings)
             try:
                 pod = await finish(self._cluster.create(pods, body))
@@ -157,6 +164,10 @@ class Maker:
                     pod = await self._cluster.get(f"{pods}/{who.name}")
                 except NotFound:  # it has just gone, or something else than its name stands against it
                     await patience.pause(error)
+                    continue
+                if deaths.undone(pod):
+                    end_turn()
+                    await patience.pause(_goes(who.name))
                     continue
             except (Forbidden, InvalidArgument) as error:
                 if isinstance(error, Forbidden) and not error.ours:
@@ -177,7 +188,7 @@ class Maker:
                 raise Conflict("the idempotency key was used for another specification", hint="use a new key")
             check_kept(pod, spec.tools)
             self._cache.put(pod)
-            return pod, owner
+            return pod, owner, time.monotonic() - began
 
     async def _ready(self, who: Identity, spec: SandboxSpec, split: Split, end_turn: Callable[[], None]) -> Json:
         """Return the Pod once its daemon answers; waiting for a node or a long pull, it holds up nobody."""
@@ -274,15 +285,22 @@ class Maker:
                 return
             self._cache.put(pod)
             with self._cache.following(who.name) as view:
-                await self._cluster.delete(path, uid=pod["metadata"]["uid"], grace=1)
+                await self._cluster.delete(path, uid=pod["metadata"]["uid"], grace=deaths.UNDONE_GRACE)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_UNDO_SECONDS if wait else 0):
-                        while view.pod is not None:
+                        while view.pod is not None and view.pod["metadata"]["uid"] == pod["metadata"]["uid"]:
                             await view.changed()
         except NotFound:
             return
         except OrchardError as error:  # its deadline is noted on it: any replica's reaper removes it
             _log.warning("sandbox %s is left to the reaper: %s", who.id, error)
+
+
+def _goes(name: str) -> Unavailable:
+    return Unavailable(
+        f"the Pod {name} of a create under this key, which failed, is not removed yet", reason="node",
+        hint="is its node alive? the Pod goes once the node is back or removed",
+    )  # fmt: skip
 
 
 def _clock(progress: Progress) -> str:

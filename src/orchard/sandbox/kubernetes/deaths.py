@@ -22,6 +22,10 @@ class Death:
     """Aware, UTC."""
 
 
+UNDONE_GRACE = 2
+"""Seconds of grace with which a Pod goes whose create failed. By it alone is such a one told from what somebody has
+deleted, and it is written in the same request: neither ``kubectl delete`` (30, or the Pod's own) nor ``--now`` (1)
+takes it, and the kubelet gives no container less."""
 _TOLD_TO_END = 143
 """Exit code of sandboxd after SIGTERM in a Pod; with 0 the kubelet would forget why it evicted the Pod."""
 _DISRUPTIONS = {
@@ -59,6 +63,12 @@ def classify(pod: Json) -> Death | None:
     if reason in ("signal", "unknown") and not over:
         return None  # the kubelet is about to say why it, or who, ended the container
     return Death(reason, words, at)
+
+
+def undone(pod: Json) -> bool:
+    """Return True if the Pod goes because its create failed: nobody was answered for it, so its key is free again."""
+    metadata = pod["metadata"]
+    return bool(metadata.get("deletionTimestamp")) and metadata.get("deletionGracePeriodSeconds") == UNDONE_GRACE
 
 
 def _cause(status: Json, ended: Json, around: Death | None) -> tuple[str, str | None]:

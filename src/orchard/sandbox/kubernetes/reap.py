@@ -16,7 +16,7 @@ from orchard.core.errors import OrchardError, RateLimited, Unavailable
 from orchard.sandbox.kubernetes import labels
 from orchard.sandbox.kubernetes.cache import SELECTOR, PodCache
 from orchard.sandbox.kubernetes.client import Cluster
-from orchard.sandbox.kubernetes.deaths import Death, classify, parse_time
+from orchard.sandbox.kubernetes.deaths import UNDONE_GRACE, Death, classify, parse_time
 from orchard.sandbox.kubernetes.identity import Identity, ServiceKey
 from orchard.sandbox.kubernetes.objects import Json, part
 from orchard.sandbox.kubernetes.pod import DEADLINE, notes
@@ -108,5 +108,6 @@ class Reaper:
         if has_run(pod):
             late = Death("ttl", "it outlived its longest time, which its node did not end", now)
             reason = (await self._tombstones.bury(pod, who, classify(pod) or late)).reason
-        await self._cluster.delete(self._cluster.path("pods", who.name), uid=pod["metadata"]["uid"])
+        grace = UNDONE_GRACE if why == "never_started" else None
+        await self._cluster.delete(self._cluster.path("pods", who.name), uid=pod["metadata"]["uid"], grace=grace)
         return Reaped(who.id, who.name, why, reason)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from orchard.core.errors import Unavailable
 from orchard.core.retry import Patience
-from orchard.sandbox.kubernetes.client import Cluster
+from orchard.sandbox.kubernetes.client import WINDOW, Cluster
 from orchard.sandbox.kubernetes.daemons import Daemons
 from orchard.sandbox.kubernetes.endpoints import ApiEndpoint, api_endpoints
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
@@ -20,7 +20,6 @@ _PAUSE = 0.05  # seconds between two tries on a network that is open as yet
 _DIAL_SECONDS = 2.0
 _ROUND_SECONDS = 5.0  # that sandboxd may take for a round; others may be before us
 _KNOWN_SECONDS = 60.0
-_WINDOW = 30.0
 _MOST = 16  # targets of one request
 
 
@@ -43,10 +42,10 @@ class Witness:
         """Return once the sandbox at ``address`` has found its network shut; wait as long as it is open.
 
         Raises:
-            Unavailable: for half a minute the sandbox does not answer, or the API server is not reached from here,
+            Unavailable: for a minute the sandbox does not answer, or the API server is not reached from here,
                 so that nobody could tell a policy from a fault.
         """
-        patience = Patience(_WINDOW)
+        patience = Patience(WINDOW)
         while True:
             try:
                 targets = [str(each) for each in await self._reached()]
