@@ -42,7 +42,7 @@ _STATUS_REASONS = {
 def classify(pod: Json) -> Death | None:
     """Return why the Pod's sandbox has ended, or None while it has not.
 
-    What sandboxd says of its own end comes before what befell the Pod afterwards. The end of its container decides: with
+    What sandboxd says of its own end comes before what befell the Pod afterwards. Its container alone decides: with
     another beside it, which a webhook has put there, a Pod is ``Running`` for as long as that one runs.
     """
     status = part(pod, "status")
