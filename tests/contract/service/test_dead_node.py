@@ -79,6 +79,24 @@ async def test_what_is_answered_at_once_is_not_waited_for(
                 assert (await ask())[0] == 503  # under the same key, it joins nothing that hangs
 
 
+@pytest.mark.parametrize("where", ["ports/8000", "proxy/8000/", "reverse/8000/carry"])
+async def test_a_tunnel_that_does_not_open_is_not_waited_for(
+    daemon: DaemonBackend, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr("orchard.service.tunnels._OPEN_SECONDS", 0.5)
+    info = await daemon.create(SPEC, new_id("k"))
+    with mute() as (address, asked), threaded(daemon) as url:
+        daemon.endpoints[info.id] = replace(daemon.endpoints[info.id], base=address)
+        way = f"{url.replace('http', 'ws', 1)}/v1/sandboxes/{info.id}/{where}"
+        async with aiohttp.ClientSession() as http, asyncio.timeout(60):
+            opening = asyncio.ensure_future(http.ws_connect(way))
+            assert await asyncio.to_thread(asked.wait, 60)
+            daemon.kill(info.id)
+            with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+                await opening
+        assert caught.value.status == 410
+
+
 async def test_a_connection_that_rests_ends_with_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     soon = ((socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1))
     monkeypatch.setattr("orchard.service.upstream._KEEPALIVE", soon)
