@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kubernetes.cluster.cluster import Cluster
@@ -189,7 +190,7 @@ def let_the_deadline_pass(cluster: Cluster, namespace: str, pod: str) -> None:
 
 def kill_the_daemon(cluster: Cluster, namespace: str, pod: str) -> None:
     """SIGTERM to PID 1 from inside: nobody asked for the end of the Pod."""
-    cluster.kubectl("-n", namespace, "exec", pod, "--", "kill", "1")
+    cluster.kubectl("-n", namespace, "exec", pod, "--container=sandbox", "--", "kill", "1")
 
 
 @pytest.mark.parametrize(
@@ -204,6 +205,26 @@ async def test_what_ends_a_pod_from_outside_is_told_after_it_is_gone(
 ) -> None:
     spec = SandboxSpec(own_cluster.image("busybox"), ttl=300, labels={"test": namespace})
     made = await replica().create(spec, "outside")
+    async with witnessed(own_cluster, namespace, replica, made.id, reason):
+        await asyncio.to_thread(act, own_cluster, namespace, name_of(made.id))
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"), [(kill_the_daemon, "signal"), (drain, "evicted"), (let_the_deadline_pass, "ttl")]
+)
+async def test_a_container_that_a_webhook_put_beside_it_hides_no_end(
+    own_cluster: Cluster, namespace: str, replica: Replicas, act: Act, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs on, and with it, by its phase, the Pod."""
+    image, made_by_us = own_cluster.image("busybox"), creating.manifest
+
+    def with_another(*given: Any) -> dict[str, Any]:
+        pod = made_by_us(*given)
+        pod["spec"]["containers"].append({"name": "mesh", "image": image, "command": ["sleep", "1000"]})
+        return pod
+
+    monkeypatch.setattr(creating, "manifest", with_another)
+    made = await replica().create(SandboxSpec(image, ttl=300, labels={"test": namespace}), "outside")
     async with witnessed(own_cluster, namespace, replica, made.id, reason):
         await asyncio.to_thread(act, own_cluster, namespace, name_of(made.id))
 

@@ -180,7 +180,7 @@ class Files:
         Raises:
             Unavailable: the connection broke; changes may have been missed, so it is not resumed.
         """
-        call = Call("GET", "/files/watch", query(path=path, recursive=int(recursive)))
+        call = Call("GET", "/files/watch", query(path=path, recursive=int(recursive)), silence=None)
         async with self._transport.stream(call) as response:
             while True:
                 with translated():
@@ -192,7 +192,7 @@ class Files:
                     yield Change(facts["event"], _path(facts), path_of(facts, "from"))
 
     async def _send(self, method: str, path: str, where: str, *, body: Body | None = None, **more: Any) -> Reply:
-        return await self._transport.request(Call(method, path, where, body=body, **more))
+        return await self._transport.request(Call(method, path, where, body=body, silence=None, **more))
 
     async def _size(self, path: RemotePath) -> int:
         try:

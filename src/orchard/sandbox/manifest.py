@@ -21,7 +21,7 @@ from orchard.sandbox.answers import next_piece
 from orchard.sandbox.files import ndjson, path_of
 from orchard.sandbox.sealed import EXECUTABLE, FILE, LINK, Blob
 from orchard.sandbox.toolnames import TOOLS
-from orchard.sandbox.transport import SILENCE, Call, Transport, query
+from orchard.sandbox.transport import Call, Transport, query
 
 CACHES = (
     "__pycache__", "*.pyc", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", ".venv",
@@ -77,7 +77,7 @@ def excluded(path: str, names: Iterable[str]) -> bool:
 
 async def fetch_manifest(transport: Transport, path: str, names: Sequence[str]) -> dict[str, Node]:
     """Return what is below ``path`` in the sandbox now."""
-    call = Call("GET", "/manifest", query(path=path, exclude=_left_out(path, names)))
+    call = Call("GET", "/manifest", query(path=path, exclude=_left_out(path, names)), silence=None)
     return parse_manifest((await transport.request(call)).body, names)
 
 
@@ -178,7 +178,7 @@ async def take_baseline(transport: Transport, path: str, names: tuple[str, ...])
 
 async def fetch_tree(transport: Transport, path: str, names: Sequence[str], into: IO[bytes]) -> None:
     """Write the tar of a work tree into an open file."""
-    call = Call("GET", "/tree", query(path=path, exclude=_left_out(path, names)), silence=SILENCE)
+    call = Call("GET", "/tree", query(path=path, exclude=_left_out(path, names)))
 
     async def once() -> None:
         into.seek(0)

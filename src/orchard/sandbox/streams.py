@@ -13,7 +13,7 @@ from orchard.core.errors import CommandLost, Conflict, NotFound, ResultExpired, 
 from orchard.core.retry import Patience
 from orchard.sandbox.answers import BROKEN, NOT_SENT, next_piece, translated
 from orchard.sandbox.frames import Frame, FrameDecoder, Kind, StreamName
-from orchard.sandbox.transport import RETRY_WINDOW, SILENCE, Call, Transport, query
+from orchard.sandbox.transport import RETRY_WINDOW, Call, Transport, query
 
 PIECE = 1 << 20  # bytes of stdin sent, and repeated after a break, at once
 _DRAIN = 0.5  # seconds that the end of an answer may lag behind its last frame
@@ -22,13 +22,13 @@ _PROGRESS = (Kind.STDOUT, Kind.STDERR, Kind.GAP, Kind.KEEPALIVE)
 
 def start_call(body: dict[str, object], mode: Literal["bounded", "full"] | None) -> Call:
     """Return the request that starts a process. Its operation id makes a second arrival harmless."""
-    return Call("POST", "/processes", query(stream=mode), json=body, silence=SILENCE if mode else None)
+    return Call("POST", "/processes", query(stream=mode), json=body)
 
 
 def stream_call(process_id: str, mode: Literal["bounded", "full"], offsets: dict[StreamName, int]) -> Call:
     """Return the request that attaches to a known process at ``offsets``."""
     where = query(mode=mode, stdout=offsets["stdout"], stderr=offsets["stderr"])
-    return Call("GET", f"/processes/{process_id}/stream", where, silence=SILENCE)
+    return Call("GET", f"/processes/{process_id}/stream", where)
 
 
 async def follow(transport: Transport, start: Call | None, attach: Callable[[], Call]) -> AsyncGenerator[Frame]:
@@ -137,5 +137,6 @@ class StdinPipe:
             return
 
     async def _post(self, piece: bytes, offset: int, *, eof: bool) -> int:
-        call = Call("POST", self._path, query(offset=offset, eof=eof or None), body=piece)
+        where = query(offset=offset, eof=eof or None)
+        call = Call("POST", self._path, where, body=piece, silence=None)  # as long as the process reads nothing
         return int((await self._transport.request(call)).json()["accepted"])

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 RETRY_WINDOW = 60.0  # seconds of unbroken failure until a call gives up; longer than a service's restart
 PIECE = 1 << 18  # bytes of a large body handed to the network at once
-SILENCE = 35.0  # seconds without a byte until a stream counts as broken; keep-alives come every 10
+SILENCE = 35.0  # seconds without a byte until an answer counts as broken; keep-alives of streams come every 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Call:
     window: float = RETRY_WINDOW
     apart: bool = False
     """Over a connection that no other kind of call uses."""
-    silence: float | None = None
-    """Seconds without a byte of the answer until it counts as broken; None: no limit."""
+    silence: float | None = SILENCE
+    """Seconds without a byte of the answer until it counts as broken; None, of work without a bound: no limit."""
 
 
 @dataclass(frozen=True, slots=True)

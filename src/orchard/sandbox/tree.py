@@ -19,7 +19,7 @@ from orchard.core.tasks import finish, settled
 from orchard.sandbox.answers import BROKEN, next_piece
 from orchard.sandbox.files import Files, RemotePath
 from orchard.sandbox.packing import Extractor, local_error, tar_blocks
-from orchard.sandbox.transport import SILENCE, Call, Transport, encode_path, query
+from orchard.sandbox.transport import Call, Transport, encode_path, query
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -49,7 +49,7 @@ async def upload(transport: Transport, local: Path, remote: RemotePath, *, user:
         skipped.clear()
         return _threaded(tar_blocks(local, skipped))
 
-    reply = await transport.request(Call("PUT", "/tree", query(path=remote, user=user), body=body))
+    reply = await transport.request(Call("PUT", "/tree", query(path=remote, user=user), body=body, silence=None))
     facts = reply.json()
     return Transfer(facts["files"], (*skipped, *facts.get("skipped", ())))
 
@@ -61,7 +61,7 @@ async def download(transport: Transport, remote: RemotePath, local: Path, *, exc
     if entry.type != "dir":
         await _download_file(files, remote, local, entry.mode)
         return Transfer(1, ())
-    call = Call("GET", "/tree", query(path=remote, exclude=list[str | bytes](exclude)), silence=SILENCE)
+    call = Call("GET", "/tree", query(path=remote, exclude=list[str | bytes](exclude)))
 
     async def once() -> Transfer:
         async with transport.open(call) as response:

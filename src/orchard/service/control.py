@@ -14,7 +14,7 @@ from typing import Any
 from orchard.core.errors import CreateFailed, InvalidArgument, OrchardError, Unsupported
 from orchard.core.ids import new_id
 from orchard.sandbox.protocol import Backend, Shared
-from orchard.sandbox.remote.models import AccessBody
+from orchard.sandbox.remote.models import AccessBody, DigestBody
 from orchard.sandbox.types import Page, SandboxInfo, SandboxSpec, State, check_labels
 from orchard.service.datapath import DataPath
 from orchard.service.directory import Directory
@@ -160,24 +160,36 @@ class Control:
 
         return await self.once.run(scoped(caller.tenant, "access", key), sandbox_id, work)
 
-    async def commit(self, sandbox_id: str, name: str, caller: Caller, key: str | None) -> str:
-        """Stop a sandbox and make an image of it; return its digest."""
+    async def commit(
+        self, sandbox_id: str, name: str, caller: Caller, key: str | None, wait: float | None
+    ) -> DigestBody:
+        """Stop a sandbox and make an image of it; return its digest.
+
+        Raises:
+            StillRunning: it goes on after ``wait`` seconds; asking again under the same key waits on.
+        """
         await self._directory.info(sandbox_id, caller)
         self._images.check_new(name, caller)
 
-        async def work() -> str:
+        async def work() -> DigestBody:
             digest = await self.backend.commit(sandbox_id, name)
             self._directory.forget(sandbox_id)
-            return digest
+            return DigestBody(digest=digest)
 
-        return await self.once.run(scoped(caller.tenant, "commit", key), f"{sandbox_id} {name}", work)
+        return await self.once.run(scoped(caller.tenant, "commit", key), f"{sandbox_id} {name}", work, wait=wait)
 
-    async def fetch_image(self, image: str, caller: Caller, key: str | None) -> str | None:
-        """Fetch an image; return its digest."""
+    async def fetch_image(self, image: str, caller: Caller, key: str | None, wait: float | None) -> DigestBody:
+        """Fetch an image; return its digest.
+
+        Raises:
+            StillRunning: as ``commit``.
+        """
         self._images.check(image, caller)
-        return await self.once.run(
-            scoped(caller.tenant, "image", key), image, lambda: self.backend.resolve_image(image)
-        )
+
+        async def work() -> DigestBody:
+            return DigestBody(digest=await self.backend.resolve_image(image))
+
+        return await self.once.run(scoped(caller.tenant, "image", key), image, work, wait=wait)
 
 
 def check_free(labels: object) -> None:

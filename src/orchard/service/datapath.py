@@ -13,13 +13,16 @@ from orchard.core.errors import Unavailable, from_problem
 from orchard.sandbox.protocol import Backend
 from orchard.service.directory import Directory, Entry
 from orchard.service.keys import Caller
-from orchard.service.relay import Relay, Request, forwarded, returned, send_head
+from orchard.service.relay import Relay, Request, forwarded, promptly, returned, send_head
 from orchard.service.upstream import Answer, Connection, Headers, Pool
 
 ROOMS = frozenset({"processes", "files", "tree", "manifest", "ports", "reverse", "lease", "stats", "health"})
 """What of the wire is relayed. Tokens and shutdown are the service's own."""
 
 _OURS = frozenset({b"host", b"authorization", b"x-orchard-key", b"cookie", b"orchard-sandbox", b"orchard-request-id"})
+_AT_ONCE = (("GET", b"/lease"), ("POST", b"/lease"), ("GET", b"/stats"), ("GET", b"/health"), ("GET", b"/processes"))
+"""What sandboxd answers at once, whatever goes on in it."""
+_ANSWER_SECONDS = 5.0  # until that, or what the service asks it for itself, counts as lost: its node may be dead
 _SMALL = 1 << 16  # bytes of a small answer that are read
 _IDENTITY = frozenset({b"orchard-sandbox", b"orchard-version", b"orchard-request-id"})
 
@@ -50,7 +53,8 @@ class DataPath:
             return returned(answer, _IDENTITY)
 
         try:
-            await self._relay.converse(request, connection, target, headers, check)
+            within = _ANSWER_SECONDS if (request.scope["method"], request.rest) in _AT_ONCE else None
+            await self._relay.converse(request, connection, target, headers, check, within)
         except Unavailable as error:
             await self.lost(entry, error)
         finally:
@@ -69,12 +73,13 @@ class DataPath:
             *entry.headers,
         ]  # fmt: skip
         try:
-            await send_head(connection, "POST", path.encode(), headers)
-            await connection.send(data)
-            connection.request_done = True
-            answer = await connection.read_head()
-            check_identity(answer, entry)
-            facts = await read_problem(connection, answer)
+            async with promptly(_ANSWER_SECONDS):
+                await send_head(connection, "POST", path.encode(), headers)
+                await connection.send(data)
+                connection.request_done = True
+                answer = await connection.read_head()
+                check_identity(answer, entry)
+                facts = await read_problem(connection, answer)
         except OSError as error:  # also Unavailable
             await self.lost(entry, error if isinstance(error, Unavailable) else Unavailable("the connection broke"))
         finally:

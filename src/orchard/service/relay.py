@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ class Relay:
 
     async def converse(
         self, request: Request, connection: Connection, target: bytes, headers: Headers,
-        check: Callable[[Answer], Headers],
+        check: Callable[[Answer], Headers], within: float | None = None,
     ) -> None:  # fmt: skip
         """Send the request over ``connection`` and relay the answer.
 
@@ -63,6 +63,7 @@ class Relay:
             target: path and query for the request line.
             headers: all of them, framing included.
             check: looks at the head of the answer, and returns the headers for the client or raises.
+            within: seconds until the answer has to begin; None: as long as it takes.
 
         Raises:
             Unavailable: no answer, or a cut one.
@@ -71,7 +72,8 @@ class Relay:
         await send_head(connection, request.scope["method"], target, headers)
         pump = asyncio.create_task(_pump(request, connection))
         try:
-            answer = await connection.read_head()
+            async with promptly(within):
+                answer = await connection.read_head()
             await self._answer(request, connection, answer, check(answer))
         except Unavailable as error:
             await cancel(pump)  # how it ended was told by the exchange itself
@@ -109,6 +111,23 @@ class Relay:
         self._closing = True
         for connection in list(self._endless):
             connection.end()
+
+
+@contextlib.asynccontextmanager
+async def promptly(seconds: float | None) -> AsyncGenerator[None]:
+    """Bound what is done in the block; None: it takes as long as it takes.
+
+    Raises:
+        Unavailable: it has taken longer.
+    """
+    bound = asyncio.timeout(seconds)
+    try:
+        async with bound:
+            yield
+    except TimeoutError as error:
+        if not bound.expired():
+            raise
+        raise Unavailable(f"the sandbox does not answer in {seconds:g} s") from error
 
 
 async def send_head(connection: Connection, method: str, target: bytes, headers: Headers) -> None:

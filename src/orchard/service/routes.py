@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
@@ -29,9 +30,15 @@ from orchard.service.once import StillRunning
 Key = Annotated[
     str | None, Header(alias="Idempotency-Key", description="the same key again has the same answer, and no new effect")
 ]
+Wait = Annotated[
+    float | None,
+    Query(gt=0, le=3600, description="seconds to wait, then 202: ask again under the same key, it needs one"),
+]
+PENDING: dict[int | str, dict[str, Any]] = {202: {"model": PendingBody}}
 Id = Annotated[str, Path(description="id of a sandbox", examples=["sb-01j9zq3k7h0000000000"])]
 
 
+T = TypeVar("T")
 VERSION = version("orchard-env")
 
 
@@ -54,23 +61,38 @@ def parse_labels(labels: list[str]) -> dict[str, str]:
     return dict(label.split("=", 1) for label in labels)
 
 
+def check_wait(wait: float | None, key: str | None) -> None:
+    """Return if it is known under which key to ask again.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    if wait is not None and key is None:
+        raise InvalidArgument("wait needs an Idempotency-Key, under which to ask again", field="wait")
+
+
+async def or_pending(
+    work: Awaitable[T], response: Response, status: Literal["creating", "committing", "fetching"]
+) -> T | PendingBody:
+    """Return what ``work`` returns, or 202 while it goes on."""
+    try:
+        return await work
+    except StillRunning:
+        response.status_code = 202
+        return PendingBody(status=status)
+
+
 def sandbox_router(control: Control) -> APIRouter:
     """Return the routes of sandboxes."""
     router = APIRouter(prefix="/v1/sandboxes", tags=["sandboxes"])
 
-    @router.post("", status_code=201, responses={202: {"model": PendingBody}})
+    @router.post("", status_code=201, responses=PENDING)
     async def create(
-        body: SpecBody, who: Who, response: Response, key: Key = None,
-        wait: Annotated[float | None, Query(gt=0, le=3600, description="seconds to wait; needs a key")] = None,
-    ) -> SandboxInfo | PendingBody:  # fmt: skip
+        body: SpecBody, who: Who, response: Response, key: Key = None, wait: Wait = None
+    ) -> SandboxInfo | PendingBody:
         """Make a sandbox; answers once a command works in it, or with 202 after `wait`: then ask again."""
-        if wait is not None and key is None:
-            raise InvalidArgument("wait needs an Idempotency-Key, under which to ask again", field="wait")
-        try:
-            return await control.create(body.to_spec(), who, key, wait)
-        except StillRunning:
-            response.status_code = 202
-            return PendingBody()
+        check_wait(wait, key)
+        return await or_pending(control.create(body.to_spec(), who, key, wait), response, "creating")
 
     @router.get("")
     async def list_sandboxes(
@@ -119,10 +141,13 @@ def _add_actions(router: APIRouter, control: Control) -> None:
         response.headers["cache-control"] = "no-store"
         return await control.access(sandbox_id, who, key)
 
-    @router.post("/{sandbox_id}/commit", status_code=201)
-    async def commit(sandbox_id: Id, body: CommitBody, who: Who, key: Key = None) -> DigestBody:
-        """Stop it and turn its changes into an image."""
-        return DigestBody(digest=await control.commit(sandbox_id, body.name, who, key))
+    @router.post("/{sandbox_id}/commit", status_code=201, responses=PENDING)
+    async def commit(
+        sandbox_id: Id, body: CommitBody, who: Who, response: Response, key: Key = None, wait: Wait = None
+    ) -> DigestBody | PendingBody:
+        """Stop it and turn its changes into an image; answers once it is there, or with 202 after `wait`."""
+        check_wait(wait, key)
+        return await or_pending(control.commit(sandbox_id, body.name, who, key, wait), response, "committing")
 
 
 def service_router(control: Control, shown: metrics.Metrics) -> APIRouter:
@@ -152,10 +177,13 @@ def service_router(control: Control, shown: metrics.Metrics) -> APIRouter:
         known = await control.backend.capabilities()
         return CapabilitiesBody(backend=control.backend.name, exceptions=dict(known.exceptions))
 
-    @router.post("/v1/images", tags=["images"])
-    async def fetch(body: ImageBody, who: Who, key: Key = None) -> DigestBody:
-        """Fetch an image, so that creates need not wait for it; answers with its digest."""
-        return DigestBody(digest=await control.fetch_image(body.image, who, key))
+    @router.post("/v1/images", tags=["images"], responses=PENDING)
+    async def fetch(
+        body: ImageBody, who: Who, response: Response, key: Key = None, wait: Wait = None
+    ) -> DigestBody | PendingBody:
+        """Fetch an image, so that creates need not wait for it; answers with its digest, or with 202 after `wait`."""
+        check_wait(wait, key)
+        return await or_pending(control.fetch_image(body.image, who, key, wait), response, "fetching")
 
     @router.delete("/v1/creates/{key}", tags=["sandboxes"], status_code=204, response_class=Response)
     async def undo(key: Annotated[str, Path(description="the Idempotency-Key of a create")], who: Who) -> Response:

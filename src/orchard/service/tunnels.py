@@ -11,11 +11,13 @@ from orchard.core.errors import Unavailable, from_problem
 from orchard.core.tasks import cancel
 from orchard.service.datapath import DataPath, check_identity, read_problem
 from orchard.service.directory import Entry
-from orchard.service.relay import Disconnected, Request, send_head, send_in
+from orchard.service.relay import Disconnected, Request, promptly, send_head, send_in
 from orchard.service.server import has_left
 from orchard.service.upstream import Connection
 
 _CHUNK = 1 << 16
+_OPEN_SECONDS = 15.0  # until a tunnel counts as lost; sandboxd dials two addresses for five seconds each
+_WAIT_SECONDS = 60.0  # that sandboxd waits for a listener at most, if it is asked to
 
 
 class Tunnels:
@@ -46,7 +48,8 @@ class Tunnels:
         """
         entry, connection = await self._datapath.reach(request.sandbox_id, request.caller)
         try:
-            await _upgrade(connection, entry, b"/v1" + path + (b"?" + query if query else b""), request.request_id)
+            async with promptly(_OPEN_SECONDS + (_WAIT_SECONDS if query else 0.0)):
+                await _upgrade(connection, entry, b"/v1" + path + (b"?" + query if query else b""), request.request_id)
         except Unavailable as error:
             connection.abort()
             await self._datapath.lost(entry, error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -19,6 +20,10 @@ from orchard.core.connections import cut_when_silent
 from orchard.core.errors import Unavailable
 from orchard.sandbox.sessions import DIRECT_CONNECT
 
+_KEEPALIVE = (  # of a connection that rests or waits; one whose node has died ends within half a minute
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)  # fmt: skip
 Headers = list[tuple[bytes, bytes]]
 
 _READ = 1 << 18  # bytes taken from a connection at once; bounds the memory of one relayed stream
@@ -241,6 +246,8 @@ async def connect(base: str) -> Connection:
             else:
                 parts = urlsplit(base)
                 streams = await asyncio.open_connection(parts.hostname, parts.port or 80, limit=_READ)
+                for option in _KEEPALIVE:
+                    streams[1].get_extra_info("socket").setsockopt(*option)
     except (OSError, TimeoutError) as error:
         raise Unavailable("the sandbox cannot be reached") from error
     return Connection(*streams)

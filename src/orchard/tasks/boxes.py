@@ -20,4 +20,4 @@ async def bounds(orchard: Orchard, limits: TaskLimits) -> dict[str, Any]:
 
 async def put_tree(box: Sandbox, tree: Tree, folder: str) -> None:
     """Write a tree below ``folder``, made if missing; what stands there and is not in the tree stays."""
-    await box.transport.request(Call("PUT", "/tree", query(path=folder), body=as_tar(tree)))
+    await box.transport.request(Call("PUT", "/tree", query(path=folder), body=as_tar(tree), silence=None))

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -46,8 +48,11 @@ def test_an_error_is_typed_and_keeps_the_servers_reason_and_words(
     assert "its words" in error.message
 
 
-def test_a_version_that_is_no_longer_kept_is_told_apart() -> None:
-    assert isinstance(failure(410, answer("Expired"), ""), Expired)
+def test_a_version_that_is_no_longer_kept_is_told_apart_and_typed() -> None:
+    error = failure(410, answer("Expired"), "")
+    assert isinstance(error, Expired)
+    assert isinstance(error, Unavailable)  # of a list: it may be asked for anew
+    assert error.code == Unavailable.code
 
 
 @pytest.mark.parametrize(
@@ -125,24 +130,45 @@ async def connected(folder: Path, server: str) -> Cluster:
     return Cluster(settings, await find_access(settings), window=0.01)
 
 
-@pytest.mark.parametrize("body", [b"<html>welcome", b'["a list"]', b'{"type": "ADDED", "obj'])
-async def test_a_server_that_is_none_of_kubernetes_is_told_as_such(tmp_path: Path, body: bytes) -> None:
+@asynccontextmanager
+async def answering(folder: Path, *answers: tuple[str, bytes]) -> AsyncIterator[Cluster]:
+    """A cluster whose API server gives these answers, one after the other, and the last one for ever."""
+    left = list(answers)
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        status, body = left.pop(0) if len(left) > 1 else left[0]
+        head = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
         await writer.drain()
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        cluster = await connected(tmp_path, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        cluster = await connected(folder, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         try:
-            with pytest.raises(Unavailable, match="not from a Kubernetes API server"):
-                await cluster.get("/version")
-            with pytest.raises(Unavailable, match="not from a Kubernetes API server"):
-                async with cluster.watch("/api/v1/pods", "1") as events:
-                    await anext(events)
+            yield cluster
         finally:
             await cluster.close()
+
+
+async def test_a_list_that_the_server_has_forgotten_ends_typed_and_at_once(tmp_path: Path) -> None:
+    page = json.dumps({"metadata": {"continue": "token"}, "items": [1]}).encode()
+    async with answering(tmp_path, ("200 OK", page), ("410 Gone", answer("Expired"))) as cluster:
+        pages = aiter(cluster.pages("/api/v1/pods"))
+        assert (await anext(pages))["items"] == [1]
+        with pytest.raises(Unavailable) as caught:
+            await anext(pages)
+        assert (caught.value.reason, cluster.calls) == ("Expired", 2)
+
+
+@pytest.mark.parametrize("body", [b"<html>welcome", b'["a list"]', b'{"type": "ADDED", "obj'])
+async def test_a_server_that_is_none_of_kubernetes_is_told_as_such(tmp_path: Path, body: bytes) -> None:
+    async with answering(tmp_path, ("200 OK", body)) as cluster:
+        with pytest.raises(Unavailable, match="not from a Kubernetes API server"):
+            await cluster.get("/version")
+        with pytest.raises(Unavailable, match="not from a Kubernetes API server"):
+            async with cluster.watch("/api/v1/pods", "1") as events:
+                await anext(events)
 
 
 async def test_an_address_that_is_none_is_told_at_once(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from tests.support.waiting import until
 
+from orchard.core.errors import SandboxGone
 from orchard.sandbox.kubernetes import KubernetesSettings
 from orchard.sandbox.kubernetes.commit import Committer
 from orchard.sandbox.kubernetes.identity import Identity, ServiceKey
@@ -39,3 +40,40 @@ async def test_commits_are_bounded_in_number(tmp_path: Path, monkeypatch: pytest
     for writer in held:
         writer.close()
     server.close()
+
+
+@pytest.mark.parametrize("made", [None, "sha256:made"])
+async def test_who_is_asked_again_while_another_replica_commits_finds_what_that_one_made(
+    made: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = list[str]()
+
+    class Repository:
+        async def digest(self, reference: str) -> str | None:
+            return made if ended else None
+
+    class Rest:
+        async def bury(self, *_: object) -> None:
+            return
+
+        async def delete(self, sandbox_id: str) -> None:
+            ended.append(sandbox_id)
+
+    async def find(sandbox_id: str) -> tuple[dict[str, Any], Identity]:
+        return {"metadata": {}}, Identity("boxes", "name", sandbox_id, "tenant")
+
+    async def gone(*_: object) -> str:
+        ended.append("by another")
+        raise SandboxGone("it has ended", reason="deleted")
+
+    monkeypatch.setattr(Committer, "_image", gone)
+    settings = KubernetesSettings(commit_repository="127.0.0.1:1/made")
+    rest = cast("Any", Rest())
+    committer = Committer(
+        settings, NOBODY, ServiceKey(b"k" * 32), rest, cast("Any", Repository()), rest, cast("Any", find)
+    )
+    if made is None:
+        with pytest.raises(SandboxGone):
+            await committer.commit("sb-1", "name")
+    else:
+        assert await committer.commit("sb-1", "name") == made

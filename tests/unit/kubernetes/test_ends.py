@@ -27,13 +27,14 @@ def over(code: int, reason: str = "Error", note: str | None = None) -> dict[str,
 
 def pod(
     state: dict[str, Any], phase: str = "Failed", *, disruption: str | None = None, restarts: int = 0,
-    metadata: dict[str, Any] | None = None, **status: Any,
+    metadata: dict[str, Any] | None = None, beside: dict[str, Any] | None = None, **status: Any,
 ) -> dict[str, Any]:  # fmt: skip
     container = {"name": "sandbox", "state": state, "lastState": {}, "restartCount": restarts}
+    containers = [container, {"name": "mesh", "state": beside}] if beside else [container]
     told = [{"type": "DisruptionTarget", "status": "True", "reason": disruption, "message": "m"}] if disruption else []
     return {
         "metadata": {"name": "x", "annotations": {}, **(metadata or {})}, "spec": {"activeDeadlineSeconds": 100},
-        "status": {"phase": phase, "containerStatuses": [container], "conditions": told, **status},
+        "status": {"phase": phase, "containerStatuses": containers, "conditions": told, **status},
     }  # fmt: skip
 
 
@@ -52,6 +53,14 @@ def pod(
         (pod(over(0, "Completed", "ttl"), "Succeeded", metadata=ASKED), "ttl"),  # and then it was deleted
         (pod(over(143, "Error", "signal")), "signal"),
         (pod(over(143, "Error", "signal"), "Running"), None),  # who asked for it is about to be told
+        (pod(over(137), "Running", beside=RUNNING), "unknown"),  # its phase stays so for as long as that one runs
+        (pod(over(137), "Pending", beside={"waiting": {"reason": "ImagePullBackOff"}}), "unknown"),
+        (pod(over(143, "Error", "signal"), "Running", beside=RUNNING), "signal"),
+        (pod(over(143, "Error", "signal"), "Running", beside=RUNNING, reason="Evicted"), "evicted"),
+        (pod(over(143, "Error", "signal"), "Running", beside=RUNNING, metadata=ASKED), "deleted"),
+        (pod(over(137), "Running", beside=over(0)), None),
+        (pod(RUNNING, "Running", beside=over(1)), None),
+        (pod({"waiting": {"reason": "PodInitializing"}}, "Pending", beside=over(1)), None),
         (pod(RUNNING, "Running", disruption="DeletionByTaintManager", metadata=ASKED), "node_lost"),
         (pod(RUNNING, "Running", disruption="DeletionByTaintManager"), None),
         (pod(RUNNING, "Running", metadata=ASKED), "deleted"),
@@ -95,6 +104,7 @@ def test_a_deletion_is_told_as_of_when_it_was_asked_for() -> None:
     [
         (pod(over(0, "Completed", "ttl"), "Succeeded"), 0, "ended"),
         (pod(over(0, "Completed", "ttl"), "Succeeded", metadata=ASKED), 0, None),  # it is on its way
+        (pod(over(137), "Running", beside=RUNNING), 0, "ended"),
         (pod({"waiting": {}}, "Pending", metadata={"annotations": {DEADLINE: NOW.isoformat()}}), 1, "never_started"),
         (pod({"waiting": {}}, "Pending", metadata={"annotations": {DEADLINE: NOW.isoformat()}}), -1, None),
         (pod(RUNNING, "Running", metadata={"annotations": {DEADLINE: NOW.isoformat()}}), 1, None),
@@ -157,6 +167,15 @@ def test_a_node_is_possible_by_its_labels_and_taints() -> None:
         ('failed to resolve reference "h/x:1": h/x:1: not found', "image_not_found"),
         ("unexpected status from HEAD request to http://h/v2/x/manifests/1: 401 Unauthorized", "image_auth"),
         ("pull access denied, repository does not exist or may require authorization", "image_auth"),
+        ("failed to authorize: failed to fetch oauth token: unexpected status: 403 Forbidden", "image_auth"),
+        (
+            "failed to authorize: failed to fetch anonymous token: unexpected status: 504 Gateway",
+            "registry_unreachable",
+        ),
+        ('failed to authorize: Post "https://h/token": dial tcp 192.0.2.1:443: i/o timeout', "registry_unreachable"),
+        ("Requesting bearer token: invalid status code from registry 403 (Forbidden)", "image_auth"),
+        ("reading manifest 1 in h/x: denied: access forbidden", "image_auth"),
+        ("too many requests to registry", "registry_unreachable"),
         ("unexpected status from HEAD request to https://h/v2: 429 Too Many Requests", "registry_unreachable"),
         ("dial tcp 192.0.2.1:443: i/o timeout", "registry_unreachable"),
     ],

@@ -1,6 +1,8 @@
 """What is told of an image's name, and of registries that do not answer, without a cluster."""
 
 import asyncio
+import hashlib
+import json
 from contextlib import AsyncExitStack
 from typing import cast
 
@@ -11,6 +13,7 @@ from orchard.sandbox.kubernetes.client import Cluster
 from orchard.sandbox.kubernetes.images import Images
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
 
+DOCKER = "application/vnd.docker"
 NODES = {"kubernetes.io/arch": "amd64"}  # so that no cluster is asked for them
 
 
@@ -105,3 +108,69 @@ async def test_a_registry_that_tells_nonsense_of_an_image_is_told_as_such(
         with pytest.raises(CreateFailed) as caught:
             await images(name).for_pod(f"{name}/a", "")
     assert caught.value.reason == "image_invalid"
+
+
+class Registry:
+    """A registry by plain HTTP that has one image, and answers ``status`` to who wants a token for another."""
+
+    def __init__(self, status: str) -> None:
+        self._status = status
+        config = b'{"architecture": "amd64", "os": "linux", "config": {"User": "me"}}'
+        own = {"mediaType": f"{DOCKER}.container.image.v1+json", "size": len(config), "digest": digest(config)}
+        kind = f"{DOCKER}.distribution.manifest.v2+json"
+        manifest = json.dumps({"schemaVersion": 2, "mediaType": kind, "config": own, "layers": []}).encode()
+        self._held = {
+            "manifests/1": manifest,
+            f"manifests/{digest(manifest)}": manifest,
+            f"blobs/{digest(config)}": config,
+        }
+        self._kind = f"Content-Type: {kind}"
+        self.name = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.readexactly(3) == b"GET":  # it tries TLS first
+            request = (await reader.readuntil(b"\r\n\r\n")).decode()
+            status, head, body = self._answer(request.split()[0], known="Authorization: Bearer" in request)
+            lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", head]
+            writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+            await writer.drain()
+        writer.close()
+
+    def _answer(self, target: str, *, known: bool) -> tuple[str, str, bytes]:
+        if target.startswith("/token"):
+            return ("200 OK", "X: y", b'{"token": "t"}') if "good" in target else (self._status, "X: y", b"")
+        if not known:
+            return "401 Unauthorized", f'WWW-Authenticate: Bearer realm="http://{self.name}/token",service="x"', b""
+        return "200 OK", self._kind, self._held.get(target.removeprefix("/v2/good/"), b"{}")
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [("403 Forbidden", "image_auth"), ("404 Not Found", "registry_unreachable"), ("503 Busy", "registry_unreachable")],
+)
+async def test_a_registry_that_refuses_one_name_is_asked_for_others(
+    status: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchard.sandbox.kubernetes.images._ASK_SECONDS", 240.0)  # whatever else runs here
+    registry = Registry(status)
+    async with await asyncio.start_server(registry.serve, "127.0.0.1", 0) as server:
+        registry.name = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        known = images(registry.name)
+        with pytest.raises(CreateFailed) as caught:
+            await known.facts(f"{registry.name}/private:1", "one")
+        assert caught.value.reason == reason
+        facts = await known.facts(f"{registry.name}/good:1", "other")
+    assert facts is not None
+    assert facts.user == "me"
+
+
+async def test_a_registry_that_does_not_answer_is_not_asked_again_for_a_while() -> None:
+    known = images("127.0.0.1:1")
+    for words in ("connection refused", "has just not answered"):
+        with pytest.raises(CreateFailed, match=words) as caught:
+            await known.facts("127.0.0.1:1/a", "one")
+        assert caught.value.reason == "registry_unreachable"

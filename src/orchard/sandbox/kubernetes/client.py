@@ -43,8 +43,8 @@ MERGE = "application/merge-patch+json"
 _FIELD_MANAGER = "orchard"
 
 
-class Expired(Exception):
-    """The version asked for is no longer kept by the API server: list anew."""
+class Expired(Unavailable):
+    """410: the version asked for, or that of the list under way, is no longer kept by the API server: list anew."""
 
 
 class Forbidden(Unauthorized):
@@ -136,7 +136,7 @@ class Cluster:
         """Yield the pages of a list, ``{"metadata": …, "items": […]}``.
 
         Raises:
-            Expired: it took so long that the API server forgot where it was.
+            Expired: it took so long that the API server forgot where it was. Pages that came before are of no use then.
             OrchardError: as ``request``.
         """
         following = ""
@@ -154,7 +154,7 @@ class Cluster:
 
         Raises:
             Expired: ``version`` is no longer kept.
-            Unavailable: the connection broke, was silent for too long, or ended at once.
+            Unavailable: otherwise; the connection broke, was silent for too long, or ended at once.
         """
         where = {
             **params, "watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true",
@@ -199,8 +199,8 @@ class Cluster:
         Raises:
             NotFound, Conflict, Unauthorized, InvalidArgument: as the server says; ``reason`` is its own word.
             RateLimited: it asked us to wait for longer than a request may take.
+            Expired: 410; the same again would be told the same.
             Unavailable: it was not reached for the whole window.
-            Expired: 410.
         """
         patience = Patience(self._window, first=0.1, most=5.0)
         data = None if body is None else json.dumps(body).encode()
@@ -210,6 +210,8 @@ class Cluster:
                     return await self._once(method, path, params, data, kind)
             except RateLimited as error:
                 await patience.pause(error, error.retry_after)
+            except Expired:
+                raise
             except Unavailable as error:
                 await patience.pause(error)
 
@@ -288,7 +290,7 @@ _HINTS = {
 }
 
 
-def failure(status: int, body: bytes, after: str) -> Exception:
+def failure(status: int, body: bytes, after: str) -> OrchardError:
     """Return the error that an answer of 400 or more stands for; ``reason`` is the server's own word."""
     try:
         facts = cast("Json", json.loads(body))
@@ -299,7 +301,7 @@ def failure(status: int, body: bytes, after: str) -> Exception:
     message = f"the Kubernetes API server answers {status}: {words}"
     reason = str(facts.get("reason") or "") or None
     if status == 410:
-        return Expired(message)
+        return Expired(message, reason=reason)
     if status == 429:
         seconds = details.get("retryAfterSeconds") or (int(after) if after.isdigit() else 1)
         return RateLimited(message, retry_after=float(seconds), reason=reason)

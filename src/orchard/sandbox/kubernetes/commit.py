@@ -101,7 +101,13 @@ class Committer:
 
     async def _commit(self, sandbox_id: str, name: str, reference: str) -> str:
         async with self._turns.turn(await self._tenant(sandbox_id)):
-            return await self._made(sandbox_id, name, reference)
+            try:
+                return await self._made(sandbox_id, name, reference)
+            except (SandboxGone, NotFound):
+                digest = await self._registry.digest(reference)  # another replica may have made it, and ended it, since
+                if digest is None:
+                    raise
+                return digest
 
     async def _tenant(self, sandbox_id: str) -> str:
         """Return whose turn it is; of what is gone, nobody's: the registry may know of it yet."""

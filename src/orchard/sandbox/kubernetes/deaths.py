@@ -46,7 +46,8 @@ _STATUS_REASONS = {
 def classify(pod: Json) -> Death | None:
     """Return why the Pod's sandbox has ended, or None while it has not.
 
-    What sandboxd says of its own end comes before what befell the Pod afterwards.
+    What sandboxd says of its own end comes before what befell the Pod afterwards. Its container alone decides: with
+    another beside it, which a webhook has put there, a Pod is ``Running`` for as long as that one runs.
     """
     status = part(pod, "status")
     main = _main(status)
@@ -60,7 +61,7 @@ def classify(pod: Json) -> Death | None:
         return around if pod["metadata"].get("deletionTimestamp") else None
     at = parse_time((ended or {}).get("finishedAt")) or datetime.now(UTC)
     reason, words = _cause(status, ended or {}, around)
-    if reason in ("signal", "unknown") and not over:
+    if reason in ("signal", "unknown") and not over and not _outlived(status):
         return None  # the kubelet is about to say why it, or who, ended the container
     return Death(reason, words, at)
 
@@ -91,6 +92,11 @@ def _cause(status: Json, ended: Json, around: Death | None) -> tuple[str, str | 
 
 def _main(status: Json) -> Json:
     return next((each for each in parts(status, "containerStatuses") if each["name"] == CONTAINER), Json())
+
+
+def _outlived(status: Json) -> bool:
+    """Return True if a container beside the sandbox's has not ended."""
+    return any("terminated" not in part(each, "state") for each in parts(status, "containerStatuses"))
 
 
 def _around(pod: Json) -> Death | None:

@@ -31,7 +31,7 @@ from orchard.sandbox.kubernetes.objects import Json, part, parts
 from orchard.sandbox.kubernetes.pod import ImageFacts
 from orchard.sandbox.kubernetes.settings import KubernetesSettings
 from orchard.sandbox.kubernetes.turns import Turns
-from orchard.sandbox.local.failures import reason_in, said
+from orchard.sandbox.local.failures import reason_in, said, unanswered
 from orchard.sandbox.local.images import full_name
 
 _log = logging.getLogger(__name__)
@@ -158,10 +158,9 @@ class Images:
             answer = await asyncio.to_thread(_run, argv, where, login)
         if answer.code == 0:
             return answer.out
-        reason = reason_in(answer.words)
-        if reason in (None, "registry_unreachable"):  # what it would say of the image is not known
-            reason = "registry_unreachable"
+        if answer.code is None or unanswered(answer.words):  # any other answer may be of this one image
             self._mark_silent(registry)
+        reason = reason_in(answer.words) or "registry_unreachable"
         raise CreateFailed(f"image {name!r}: {answer.words[-500:]}", reason=reason)
 
     def _mark_silent(self, registry: str) -> None:

@@ -22,7 +22,7 @@ from typing import TypeAlias
 from orchard.core.errors import InvalidArgument, NotFound, OrchardError, Unauthorized
 from orchard.sandbox.kubernetes import labels
 from orchard.sandbox.kubernetes.cache import PodCache
-from orchard.sandbox.kubernetes.client import Cluster, Expired
+from orchard.sandbox.kubernetes.client import Cluster
 from orchard.sandbox.kubernetes.endpoints import api_endpoints
 from orchard.sandbox.kubernetes.fresh import Fresh
 from orchard.sandbox.kubernetes.objects import Json, part, parts
@@ -174,7 +174,7 @@ class Policies:
             if next(cache.pods(), None) is not None:
                 try:
                     await self.hold()
-                except (OrchardError, Expired) as error:
+                except OrchardError as error:
                     _log.warning("the network policies are brought up to date later: %s", error)
                     await asyncio.sleep(_REFRESH)
             await asyncio.sleep(_LOOK_EVERY * random.uniform(0.5, 1.5))  # replicas keep out of step
@@ -182,7 +182,7 @@ class Policies:
     async def _renew(self) -> None:
         try:
             await self._apply()
-        except (OrchardError, Expired) as error:
+        except OrchardError as error:
             if not self._stand:
                 raise
             _log.warning("the network policies were not brought up to date: %s", error)

@@ -11,15 +11,21 @@ _WORDS = (
     # 429 Too Many Requests', "toomanyrequests: You have reached your pull rate limit"
     ("429 Too Many Requests", "registry_unreachable"),
     ("toomanyrequests", "registry_unreachable"),
-    # 'failed to resolve reference "h/x:1": failed to authorize: failed to fetch anonymous token: unexpected status
-    # from GET request to https://h/token: 403 Forbidden'
-    ("failed to authorize", "image_auth"),
+    # CRI-O: "too many requests to registry"
+    ("too many requests", "registry_unreachable"),
     # 'pull access denied, repository does not exist or may require authorization: server message:
     # insufficient_scope: authorization failed'
     ("pull access denied", "image_auth"),
     # 'unexpected status from HEAD request to http://h/v2/x/manifests/1: 401 Unauthorized'
     ("401 Unauthorized", "image_auth"),
+    # 'failed to resolve reference "h/x:1": failed to authorize: failed to fetch anonymous token: unexpected status
+    # from GET request to https://h/token: 403 Forbidden'; without a status the token's server did not answer
     ("403 Forbidden", "image_auth"),
+    # CRI-O: "initializing source docker://h/x:1: Requesting bearer token: invalid status code from registry 403
+    # (Forbidden)"
+    ("403 (Forbidden)", "image_auth"),
+    # CRI-O: "reading manifest 1 in h/x: denied: access forbidden"
+    (": denied: ", "image_auth"),
     # "no basic auth credentials"
     ("no basic auth credentials", "image_auth"),
     # CRI-O: "reading manifest 1 in h/x: unauthorized: authentication required"

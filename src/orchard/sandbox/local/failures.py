@@ -12,15 +12,42 @@ from orchard.core.errors import CreateFailed, OrchardError
 from orchard.sandbox.local.process import Finished
 
 _WORDS = (
-    # skopeo exits with 1 whatever happened; these are its words, each with the sample it was taken from.
+    # skopeo exits with 1 whatever happened; these are its words, each with the sample it was taken from. No name of an
+    # image holds a blank, so with one in it a phrase is never a part of the name.
+    # "toomanyrequests: You have reached your pull rate limit": a limit of the registry's, whatever else it says
+    ("toomanyrequests", "registry_unreachable"),
+    # "too many requests to registry"
+    ("too many requests", "registry_unreachable"),
     # "reading manifest 1 in localhost:5000/nope: manifest unknown: manifest unknown"
     ("manifest unknown", "image_not_found"),
     # "reading manifest 1 in localhost:5000/nope: name unknown: repository name not known to registry"
     ("name unknown", "image_not_found"),
+    # the same of newer ones: "reading manifest 1 in localhost:5000/nope: repository name not known to registry"
+    ("repository name not known to registry", "image_not_found"),
+    # quay: "reading manifest 1 in quay.io/a/nope: unknown: repository not found"
+    ("unknown: repository ", "image_not_found"),
+    # Harbor: "reading manifest 1 in harbor.example/a/b: unknown: artifact a/b:1 not found"
+    ("unknown: artifact ", "image_not_found"),
+    # "reading manifest 1 in localhost:5000/nope: StatusCode: 404, <html>"
+    ("StatusCode: 404", "image_not_found"),
     # "reading manifest latest in localhost:5000/private: unauthorized: authentication required"
     ("unauthorized", "image_auth"),
+    # the same of newer ones: "reading manifest latest in localhost:5000/private: authentication required"
+    ("authentication required", "image_auth"),
     # "reading manifest 1 in docker.io/nope/nope: errors: denied: requested access to the resource is denied"
     ("access to the resource is denied", "image_auth"),
+    # "reading manifest 1 in ghcr.io/a/b: denied: denied", "… in registry.gitlab.com/a/b: denied: access forbidden"
+    (": denied", "image_auth"),
+    # ghcr.io and GitLab: "Requesting bearer token: invalid status code from registry 403 (Forbidden)"
+    (" 403 (Forbidden)", "image_auth"),
+    # the same of newer ones: "Requesting bearer token: received unexpected HTTP status: 403 Forbidden"
+    (" 403 Forbidden", "image_auth"),
+    # "reading manifest 1 in ecr.example/private: StatusCode: 403, <Error>AccessDenied</Error>"
+    ("StatusCode: 403", "image_auth"),
+    # "received unexpected HTTP status: 503 Service Unavailable"
+    ("unexpected HTTP status: 5", "registry_unreachable"),
+    # "pinging container registry a.example: invalid status code from registry 500 (Internal Server Error)"
+    ("status code from registry 5", "registry_unreachable"),
     # 'no image found in manifest list for architecture amd64, variant "", OS linux'
     ("no image found in manifest list for architecture", "wrong_arch"),
     # 'no image found in image index for architecture amd64, variant "", OS linux'
@@ -45,6 +72,10 @@ _NETWORK_WORDS = (
     "connect: no route to host",
     # "dial tcp 192.0.2.1:443: i/o timeout"
     "i/o timeout",
+    # "read tcp 10.0.0.2:40000->192.0.2.1:443: read: connection reset by peer"
+    "read: connection reset by peer",
+    # 'Get "https://a.example/v2/": net/http: TLS handshake timeout'
+    "TLS handshake timeout",
     # 'pinging container registry a.example:5000: Get "https://a.example:5000/v2/": http: server gave HTTP response to
     # HTTPS client'
     "server gave HTTP response to HTTPS client",
@@ -83,7 +114,12 @@ def copy_failed(reference: str, done: Finished, store: Path, *, remote: bool) ->
 def reason_in(words: str) -> str | None:
     """Return which of ``CREATE_REASONS`` skopeo's words tell of, or None: they are not known here."""
     reason = next((reason for word, reason in _WORDS if word in words), None)
-    return reason or ("registry_unreachable" if any(word in words for word in _NETWORK_WORDS) else None)
+    return reason or ("registry_unreachable" if unanswered(words) else None)
+
+
+def unanswered(words: str) -> bool:
+    """Return True if by skopeo's words the registry did not answer at all, whatever it was asked for."""
+    return any(word in words for word in _NETWORK_WORDS)
 
 
 def said(output: str) -> str:

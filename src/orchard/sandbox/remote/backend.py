@@ -31,7 +31,7 @@ from orchard.sandbox.sessions import Sessions
 from orchard.sandbox.transport import RETRY_WINDOW, Call, Reply, Transport, query
 from orchard.sandbox.types import Endpoint, Page, SandboxInfo, SandboxSpec, State
 
-_ASK_AGAIN = 25.0  # seconds a create is held open by the service; below the time-outs of proxies in between
+_ASK_AGAIN = 25.0  # seconds that long work is held open by the service; below the time-outs of proxies in between
 _UNDO_BOUND = 5.0  # seconds that a cancelled create waits for its undoing
 _FIRST_CONTACT = 10.0  # seconds of failure after which a service that never answered counts as not there
 _SILENCE = 330.0  # seconds without an answer until it counts as broken
@@ -90,10 +90,7 @@ class RemoteBackend:
         """
         body, key = SpecBody.of(spec).model_dump(mode="json"), check_key(key, "key")
         try:
-            while True:
-                reply = await self._send("POST", "/sandboxes", query(wait=_ASK_AGAIN), json=body, key=key)
-                if reply.status != 202:
-                    return _parsed(SandboxInfo, reply)
+            return _parsed(SandboxInfo, await self._finished("/sandboxes", body, key))
         except asyncio.CancelledError:
             await finish(self._undo(key))
             raise
@@ -165,7 +162,7 @@ class RemoteBackend:
         """Stop the sandbox and turn its changes into an image; return the digest."""
         path = f"/sandboxes/{check_id(sandbox_id, 'sandbox_id')}/commit"
         body = CommitBody(name=name).model_dump()
-        digest = _parsed(DigestBody, await self._send("POST", path, json=body, key=new_id("key"))).digest
+        digest = _parsed(DigestBody, await self._finished(path, body, new_id("key"))).digest
         if digest is None:
             raise InternalError("the service named no digest for the new image")
         return digest
@@ -173,7 +170,7 @@ class RemoteBackend:
     async def resolve_image(self, image: str) -> str | None:
         """Have the image fetched there; return its digest, or None where it has none."""
         body = ImageBody(image=image).model_dump()
-        return _parsed(DigestBody, await self._send("POST", "/images", json=body, key=new_id("key"))).digest
+        return _parsed(DigestBody, await self._finished("/images", body, new_id("key"))).digest
 
     async def close(self) -> None:
         """Close the connections of the running loop. Sandboxes live on."""
@@ -181,6 +178,13 @@ class RemoteBackend:
 
     async def _ask(self, model: type[M], method: str, path: str, where: str = "") -> M:
         return _parsed(model, await self._send(method, path, where))
+
+    async def _finished(self, path: str, body: Any, key: str) -> Reply:
+        """Have work done that may take long, and return the answer: no single request is silent for long."""
+        while True:
+            reply = await self._send("POST", path, query(wait=_ASK_AGAIN), json=body, key=key)
+            if reply.status != 202:
+                return reply
 
     async def _send(
         self, method: str, path: str, where: str = "", *, json: Any = None, key: str | None = None

@@ -69,9 +69,9 @@ class SpecBody(_Body):
 
 
 class PendingBody(BaseModel):
-    """A create that goes on; the same request under the same key waits on."""
+    """Work that goes on; the same request under the same key waits on."""
 
-    status: Literal["creating"] = "creating"
+    status: Literal["creating", "committing", "fetching"]
 
 
 class CapabilitiesBody(BaseModel):
