@@ -73,7 +73,7 @@ cluster-down: ## remove every trace of the cluster but the cache
 	@python -m tests.kubernetes.cluster down
 
 test-cluster: setup-cluster sandboxd ## the Kubernetes lane: on the cluster that KUBECONFIG names, else on one brought up for it
-	$(ON_CLUSTER) $(ON_PODS) -m "not alone and not scaling and not suite" -n 4 --dist loadgroup && $(ON_PODS) -m alone
+	$(ON_CLUSTER) $(ON_PODS) -m "not alone and not scaling and not suite" -n 4 --dist loadgroup --no-loadscope-reorder && $(ON_PODS) -m alone
 
 conformance-cluster: setup-cluster sandboxd ## how a sandbox must behave, line by line, on Pods, straight and through a service; cluster as above
 	$(ON_CLUSTER) $(ON_PODS) -m suite -n 3 --dist loadgroup

@@ -10,10 +10,15 @@ from tests.kubernetes.daemon import settings_for
 
 from orchard.sandbox.kubernetes import KubernetesBackend
 
+_FIRST = ("rollouts", "deploy", "truth", "backend", "reap", "commit", "replicas", "faults", "network", "quota")
+"""Files that take long, so that none is left over; not all at once that make many Pods. Others fill the gaps."""
+
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what breaks the cluster; of the rest a file is one worker's, each run of the suite another's."""
+    places = {f"test_{name}": place for place, name in enumerate(_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     for item in items:
         fixtures: list[str] = getattr(item, "fixturenames", [])
         if "cluster_to_break" in fixtures:

@@ -24,6 +24,7 @@ from orchard.sandbox.types import SandboxSpec, State
 from orchard.service.metrics import Metrics
 
 Replicas = Callable[..., KubernetesBackend]
+_GRACE = "deletionGracePeriodSeconds"
 
 
 @pytest.mark.parametrize("injection", ["init", "image-volume"])
@@ -122,9 +123,11 @@ async def test_a_create_that_failed_or_was_left_does_not_take_its_key_along(
     monkeypatch.setattr(live.maker, "_greet", silent)
     making = asyncio.ensure_future(first.create(spec, "again"))
     await until(lambda: has_run(live.cache.known(name) or {}))
+    graces = set[int | None]()
+    live.cache.listeners.append(lambda _, pod: graces.add((pod or {"metadata": {}})["metadata"].get(_GRACE)))
     making.cancel()
     await asyncio.wait([making])
-    assert (live.cache.known(name) or {})["metadata"].get("deletionGracePeriodSeconds") == UNDONE_GRACE
+    await until(lambda: UNDONE_GRACE in graces)
     made = await second.create(spec, "again")  # while the first Pod ends
     assert made.state is State.READY
     await second.delete(made.id)

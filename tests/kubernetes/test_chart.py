@@ -208,10 +208,11 @@ def test_without_commits_the_service_needs_little_disk_and_what_it_asks_for_is_a
     pod = service["spec"]["template"]["spec"]
     assert {"name": "tmp", "emptyDir": {"sizeLimit": str(256 << 20)}} in pod["volumes"]
     assert "ephemeral-storage" not in pod["containers"][0]["resources"]["requests"]
-    own = {"requests": {"ephemeral-storage": "1Gi"}}
-    (service,) = of_kind(render(settings=COMMITS, resources=own), "Deployment")
-    asked = service["spec"]["template"]["spec"]["containers"][0]["resources"]
-    assert asked["requests"] == {"cpu": "250m", "memory": "256Mi", "ephemeral-storage": "1Gi"}
+    own = {"ephemeral-storage": "1Gi"}
+    for given, asked in (({"requests": own}, own), ({"limits": own}, {})):  # one beyond its limit would be refused
+        (service,) = of_kind(render(settings=COMMITS, resources=given), "Deployment")
+        resources = service["spec"]["template"]["spec"]["containers"][0]["resources"]
+        assert resources["requests"] == {"cpu": "250m", "memory": "256Mi", **asked}
 
 
 OURS = f'[[keys]]\nname = "default"\nsha256 = "{"0" * 64}"\ntenant = "default"\n'
@@ -227,6 +228,7 @@ OURS = f'[[keys]]\nname = "default"\nsha256 = "{"0" * 64}"\ntenant = "default"\n
         (OURS.replace('"default"', '"team-a"') + "rate = 3\n", {"quota": 50}, {"quota": 50, "rate": 3}),
         (OURS + "  'quota'=7 # mine\nrate = 3", {"quota": 50, "rate": 9}, {"quota": 50, "rate": 9}),
         (OURS + "quota = 7\n", {"rate": 2000000}, {"quota": 7, "rate": 2e6}),
+        ("# [[keys]] of old\n" + OURS, {"quota": 50}, {"quota": 50}),
         ("# mine\n" + OURS.replace("0", "a") + "[other]\nx = 1\n", {"quota": 50}, {"quota": 50}),
     ],
 )

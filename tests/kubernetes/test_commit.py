@@ -196,7 +196,7 @@ async def test_another_replica_goes_on_where_one_was_killed(cluster: Cluster, tm
                 async with asked as answer:
                     return answer.status == 401
 
-            await until(taken_over, seconds=120)
+            await until(taken_over, seconds=120, most=0.1)
             running.kill(running.services[0].port)
             under_way.cancel()
             with pytest.raises((asyncio.CancelledError, OrchardError)):

@@ -47,6 +47,8 @@ class Server:
     def __init__(self, lasts: float = 0.0) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
         self.lasts, self.version, self.lists, self.made = lasts, 1, 0, 0
+        self.graces: list[int] = []
+        """Of what was deleted."""
         self.telling = True
         """Whether the watch is told."""
         self._events = asyncio.Queue[dict[str, Any]]()
@@ -93,7 +95,10 @@ class Server:
 
     async def delete(self, path: str, *, uid: str | None = None, grace: int | None = None) -> None:
         name = path.removeprefix("/pods/")
-        asked = {"deletionTimestamp": _now(), "deletionGracePeriodSeconds": 5 if grace is None else grace}
+        asked: dict[str, Any] = {
+            "deletionTimestamp": _now(), "deletionGracePeriodSeconds": 5 if grace is None else grace,
+        }  # fmt: skip
+        self.graces.append(asked["deletionGracePeriodSeconds"])
         self._change("MODIFIED", name, asked)
         asyncio.get_running_loop().call_later(self.lasts, self._remove, name)
 

@@ -59,10 +59,11 @@ given are the defaults of KubernetesSettings. */ -}}
 {{- end }}
 {{- end }}
 
-{{- /* What the service asks for, as YAML; its scratch too, so that it only comes to a node that has so much. */ -}}
+{{- /* What the service asks for, as YAML; its scratch too, so that it only comes to a node that has so much. What the values
+bound or ask for of it by themselves stays. */ -}}
 {{- define "orchard.resources" -}}
 {{- $resources := deepCopy (.Values.resources | default dict) }}
-{{- if .Values.settings.commit_repository }}
+{{- if and .Values.settings.commit_repository (not (dig "ephemeral-storage" "" ($resources.limits | default dict))) }}
 {{- $resources = merge $resources (dict "requests" (dict "ephemeral-storage" (include "orchard.scratch" .))) }}
 {{- end }}
 {{- toYaml $resources }}
@@ -72,7 +73,7 @@ given are the defaults of KubernetesSettings. */ -}}
 key; nothing else of it is touched, since it may have been edited. */ -}}
 {{- define "orchard.keptKeys" -}}
 {{- $file := index . 0 }}{{- $keys := index . 1 }}
-{{- if eq 1 (len (regexFindAll "\\[\\[" $file -1)) }}
+{{- if eq 1 (len (regexFindAll "(?m)^[ \\t]*\\[\\[" $file -1)) }}
 {{- range $name := list "quota" "rate" }}
 {{- $value := index $keys $name }}
 {{- if not (kindIs "invalid" $value) }}

@@ -21,8 +21,8 @@ def _group() -> None:
 
 
 @app.command(
-    epilog="Exit codes: 0 sandboxes can be made here · 2 no cluster is named · 7 not tried, or not reached from here"
-    " · 8 they cannot"
+    epilog="Exit codes: 0 sandboxes can be made here · 2 no cluster is named · 7 not seen: not tried, not reached from"
+    " here, or no node had room · 8 they cannot"
 )
 def check(
     probe: Annotated[bool, typer.Option(help="Also make a sandbox without network and run a command in it.")] = True,
@@ -53,7 +53,7 @@ async def _check(probe: bool, json: bool) -> bool | None:
     if json:
         console.out_json({"fit": fit, "findings": [asdict(each) for each in found]})
     elif fit is None:
-        console.out(f"not tried whether sandboxes can be made here, and are shut: {how_to_try(found)}")
+        console.out(f"not seen whether sandboxes can be made here, and are shut: {how_to_try(found)}")
     else:
         console.out("sandboxes can be made here" if fit else "sandboxes cannot be made here, or are not shut")
     return fit

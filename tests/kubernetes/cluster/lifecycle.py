@@ -67,12 +67,15 @@ def down() -> None:
         TimeoutError: something of it stays; names it.
     """
     with locked("cluster"):
-        if not RUN.exists() and not Path(f"/sys/class/net/{BRIDGE}").exists():
+        if not left():
             say("not up")
             return
         started = time.monotonic()
         _remove()
-        wait_until(lambda: not left(), f"the end of the cluster, of which there is: {', '.join(left())}", 30)
+        try:
+            wait_until(lambda: not left(), "the end of the cluster", 30)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}, of which there is: {', '.join(left())}") from None
         say(f"gone after {time.monotonic() - started:.1f} s")
 
 

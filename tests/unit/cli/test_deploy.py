@@ -27,8 +27,8 @@ CONFIG = """{"kind": "Config", "apiVersion": "v1", "current-context": "a",
     ("findings", "code", "fit", "last"),
     [
         ([MADE, SHUT], 0, True, "sandboxes can be made here"),
-        ([UNTRIED], 7, None, "not tried whether sandboxes can be made here, and are shut: run it in the cluster"),
-        ([], 7, None, "not tried whether sandboxes can be made here, and are shut: run it in the cluster"),
+        ([UNTRIED], 7, None, "not seen whether sandboxes can be made here, and are shut: run it in the cluster"),
+        ([], 7, None, "not seen whether sandboxes can be made here, and are shut: run it in the cluster"),
         ([LACK, UNTRIED], 8, False, "sandboxes cannot be made here, or are not shut"),
     ],
 )

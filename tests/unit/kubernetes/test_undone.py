@@ -83,7 +83,7 @@ async def test_a_key_that_was_left_is_made_anew_once_its_pod_is_gone(
     await until(lambda: bool(server.pods))
     making.cancel()
     await asyncio.wait([making])
-    assert "deletionTimestamp" in server.pods[identity("key").name]["metadata"]
+    assert server.graces == [deaths.UNDONE_GRACE]
     daemons.answers = True
     pod, who = await maker.create(SPEC, "key")
     assert (deaths.classify(pod), server.made) == (None, 2)
@@ -110,6 +110,7 @@ async def test_what_somebody_has_deleted_is_told_so_while_its_pod_is_there(
     server: Server, maker: Maker, grace: int | None
 ) -> None:
     """By a service, by ``kubectl delete --now``, by anybody else."""
+    server.lasts = 60.0
     _, who = await maker.create(SPEC, "key")
     await server.delete(f"/pods/{who.name}", grace=grace)
     pod, again = await maker.create(SPEC, "key")
