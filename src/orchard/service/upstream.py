@@ -20,7 +20,9 @@ from orchard.core.connections import cut_when_silent
 from orchard.core.errors import Unavailable
 from orchard.sandbox.sessions import DIRECT_CONNECT
 
-_KEEPALIVE = (  # of a connection that rests or waits; one whose node has died ends within half a minute
+# A dead node is found within half a minute, but only while nothing sent is unacknowledged: on a connection that rests,
+# or waits for the answer to what its node has taken.
+_KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """What is asked for once for all: values that are believed for a while, nodes, and policies that are kept."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -47,6 +48,13 @@ async def test_who_waits_shares_the_outcome_of_one_attempt_a_failure_too() -> No
     assert ask.times == 2
 
 
+async def test_a_value_that_was_asked_for_before_is_not_the_one_of_now() -> None:
+    ask = Asked(1, 2)
+    ask.go.set()
+    fresh = Fresh(ask, 60.0)
+    assert [await fresh.get(), await fresh.get(time.monotonic()), await fresh.get()] == [1, 2, 2]
+
+
 async def test_a_value_is_got_anew_after_a_while_and_an_attempt_that_is_cancelled_is_the_next_ones() -> None:
     ask = Asked(1, 2)
     fresh = Fresh(ask, 0.0)
@@ -66,6 +74,7 @@ class Nodes:
     def __init__(self) -> None:
         self.lists, self.applied = 0, list[str]()
         self.refuses: Exception | None = None
+        self.cpus, self.ranges = ["1", "2"], list[str]()
 
     def path(self, kind: str, name: str = "", *, group: str = "") -> str:
         return f"/{kind}/{name}"
@@ -75,8 +84,8 @@ class Nodes:
         await asyncio.sleep(0)
         if self.refuses is not None:
             raise self.refuses
-        for cpu in ("1", "2"):
-            yield {"items": [{"status": {"allocatable": {"cpu": cpu}}}]}
+        for cpu in self.cpus:
+            yield {"items": [{"status": {"allocatable": {"cpu": cpu}}, "spec": {"podCIDRs": self.ranges}}]}
 
     async def get(self, path: str) -> dict[str, Any]:
         return {"items": []}
@@ -97,7 +106,16 @@ async def test_the_nodes_are_listed_once_for_all_pods_that_find_no_room() -> Non
     asked = [wanting(cpu) for cpu in ("1", "2", "3")] * 20
     told = await asyncio.gather(*(capacity.never_fits(each) for each in asked))
     assert told == [False, False, True] * 20
-    assert nodes.lists == 1
+    assert nodes.lists <= 3  # a second look for those without hope, which they share
+
+
+async def test_a_node_that_has_joined_since_the_last_list_is_seen_before_a_pod_is_told_hopeless() -> None:
+    nodes = Nodes()
+    capacity = Capacity(cast("Cluster", nodes), None)
+    assert await capacity.never_fits(wanting("3"))
+    nodes.cpus.append("4")
+    assert not await capacity.never_fits(wanting("3"))
+    assert await capacity.never_fits(wanting("5"))
 
 
 async def test_where_nodes_may_not_be_listed_nothing_is_hopeless() -> None:
@@ -106,9 +124,9 @@ async def test_where_nodes_may_not_be_listed_nothing_is_hopeless() -> None:
     assert not await Capacity(cast("Cluster", nodes), None).never_fits(wanting("99"))
 
 
-@pytest.mark.parametrize("outage", [False, True])
+@pytest.mark.parametrize("outage", [None, Unavailable("gone"), KeyError("items")])
 async def test_policies_are_renewed_while_a_sandbox_lives_and_only_then(
-    monkeypatch: pytest.MonkeyPatch, outage: bool
+    monkeypatch: pytest.MonkeyPatch, outage: Exception | None
 ) -> None:
     monkeypatch.setattr(module, "_REFRESH", 0.05)
     monkeypatch.setattr(module, "_LOOK_EVERY", 0.01)
@@ -120,7 +138,7 @@ async def test_policies_are_renewed_while_a_sandbox_lives_and_only_then(
     try:
         await asyncio.sleep(0.2)
         assert nodes.lists == 0  # nobody is there: nothing is asked
-        nodes.refuses = Unavailable("gone") if outage else None
+        nodes.refuses = outage
         cache.put(POD)
         await until(lambda: nodes.lists >= 2)
         nodes.refuses = None
@@ -130,6 +148,13 @@ async def test_policies_are_renewed_while_a_sandbox_lives_and_only_then(
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def test_a_range_of_a_node_may_hold_host_bits() -> None:
+    nodes = Nodes()
+    nodes.ranges = ["10.244.1.5/24"]
+    inside = await module.find_inside(cast("Cluster", nodes), KubernetesSettings(api_servers=["192.0.2.1:6443"]))
+    assert "10.244.1.0/24" in map(str, inside)
 
 
 @pytest.mark.parametrize("text", ["kubernetes.default:443", "192.0.2.1", "192.0.2.1:x", ":443", "[fd00::1]"])

@@ -7,7 +7,7 @@ import pytest
 from tests.support.pods import KEY, SETTINGS, SPEC, Server, body, identity
 from tests.support.waiting import until
 
-from orchard.core.errors import QuotaExceeded, Unavailable
+from orchard.core.errors import CreateFailed, QuotaExceeded, Unavailable
 from orchard.sandbox.kubernetes import creating, deaths, quota
 from orchard.sandbox.kubernetes.complaints import Complaints
 from orchard.sandbox.kubernetes.creating import Maker
@@ -130,3 +130,16 @@ async def test_a_key_whose_pod_is_reaped_since_it_never_started_is_free(
     assert reaped.why == "never_started"
     pod, _ = await maker.create(SPEC, "key")
     assert (deaths.classify(pod), server.made) == (None, 2)
+
+
+async def test_what_somebody_deletes_while_it_is_made_is_not_deleted_anew(
+    server: Server, daemons: Daemons, maker: Maker
+) -> None:
+    """A shorter grace would tell it as what a failed create left."""
+    daemons.answers = False
+    making = asyncio.ensure_future(maker.create(SPEC, "key"))
+    await until(lambda: bool(server.pods))
+    await server.delete(f"/pods/{identity('key').name}", grace=30)
+    with pytest.raises(CreateFailed, match="was deleted while it was made"):
+        await making
+    assert (server.graces, server.pods) == ([30], {})

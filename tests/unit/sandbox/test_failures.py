@@ -26,6 +26,8 @@ from orchard.sandbox.local.failures import reason_in, unanswered
         ("reading manifest 1 in docker.io/a/b: toomanyrequests: You have reached your limit", "registry_unreachable"),
         ("reading manifest 1 in h/a: received unexpected HTTP status: 502 Bad Gateway", "registry_unreachable"),
         ("invalid status code from registry 503 (Service Unavailable)", "registry_unreachable"),
+        ("reading manifest 1 in h/a: received unexpected HTTP status: 429 Too Many Requests", "registry_unreachable"),
+        ("tls: failed to verify certificate: x509: certificate signed by unknown authority", "registry_unreachable"),
         ("reading manifest 1 in h/denied: something new", None),
     ],
 )  # fmt: skip
@@ -39,6 +41,8 @@ def test_what_a_registry_answers_is_no_silence(words: str, reason: str | None) -
     [
         "dial tcp: lookup a.example: no such host", "dial tcp 127.0.0.1:1: connect: connection refused",
         "read tcp 10.0.0.2:4->192.0.2.1:443: read: connection reset by peer", "net/http: TLS handshake timeout",
+        "EOF", "context deadline exceeded", "net/http: timeout awaiting response headers",
+        "net/http: request canceled (Client.Timeout exceeded while awaiting headers)",
     ],
 )  # fmt: skip
 def test_a_registry_that_does_not_answer_is_told_as_such(words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
@@ -86,9 +87,16 @@ class Capacity:
         self._nodes = Fresh(self._list, _FRESH_SECONDS)
 
     async def never_fits(self, pod: Json) -> bool:
-        """Return True if the Pod can never be placed; False also where nodes may not be listed."""
-        nodes = await self._nodes.get()
-        return nodes is not None and exceeds(pod, nodes, self._largest)
+        """Return True if the Pod can never be placed; False also where nodes may not be listed.
+
+        That it can is believed of an older list; that it cannot only of one begun since: a node may just have joined.
+        """
+        asked = time.monotonic()
+        for since in (0.0, asked):
+            nodes = await self._nodes.get(since)
+            if nodes is None or not exceeds(pod, nodes, self._largest):
+                return False
+        return True
 
     async def _list(self) -> list[Json] | None:
         nodes: list[Json] = []

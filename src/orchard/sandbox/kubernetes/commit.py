@@ -16,10 +16,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import IO, Any, TypeAlias, cast
+from functools import partial
+from typing import IO, Any, TypeAlias, TypeVar, cast
 
 from orchard.core.config import cache_dir
-from orchard.core.errors import NotFound, OrchardError, SandboxGone, Unauthorized, Unsupported, text_of
+from orchard.core.errors import NotFound, OrchardError, SandboxGone, Unauthorized, Unavailable, Unsupported, text_of
+from orchard.core.retry import Patience
 from orchard.core.scratch import scratch
 from orchard.core.tasks import finish, unwrapped
 from orchard.sandbox.answers import next_piece
@@ -35,11 +37,13 @@ from orchard.sandbox.kubernetes.settings import KubernetesSettings
 from orchard.sandbox.kubernetes.tombstones import Tombstones
 from orchard.sandbox.kubernetes.turns import Turns
 from orchard.sandbox.protocol import Backend
+from orchard.sandbox.sessions import Sessions
 from orchard.sandbox.transport import SILENCE, Call, Transport, query
-from orchard.sandbox.types import SandboxInfo
+from orchard.sandbox.types import Endpoint, SandboxInfo
 
 Find: TypeAlias = Callable[[str], Awaitable[tuple[Json, Identity] | SandboxInfo]]
 """Of an id: the Pod and whose it is, or what is remembered; ``NotFound`` where it is neither."""
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _TIME = 1800.0  # seconds that the sandbox is kept for its commit, where its max_ttl lets it
@@ -192,22 +196,27 @@ class Committer:
     async def _alone(self, sandbox_id: str) -> AsyncGenerator[Transport]:
         """Yield a way to the sandbox that nobody else has, all its processes ended; after a failure others have theirs.
 
-        Another replica has the same way, so it can go on where one was killed.
+        Another replica has the same way, so it can go on where one was killed. It may also be at work now: then it ends
+        the sandbox before us, which ``SandboxGone`` tells, or gives our way back, which ``Unavailable`` does.
         """
-        token = self._key.commit_token(sandbox_id)
-        endpoint = await self._backend.endpoint(sandbox_id)
-        mine = replace(endpoint, headers={**endpoint.headers, "Authorization": f"Bearer {token}"})
-        transport = Transport(mine)
+        token, theirs = self._key.commit_token(sandbox_id), partial(self._backend.endpoint, sandbox_id)
+
+        async def mine() -> Endpoint:
+            endpoint = await theirs()
+            return replace(endpoint, headers={**endpoint.headers, "Authorization": f"Bearer {token}"})
+
+        endpoint, sessions = await mine(), Sessions()
+        transport = _Lone(endpoint, sessions=sessions, locate=mine)
         try:
             try:
-                await self._hand_over(Transport(endpoint), transport, token)
+                await self._hand_over(Transport(await theirs(), sessions=sessions, locate=theirs), transport, token)
                 await _quiet(transport)
                 yield transport
             except BaseException:
-                await finish(self._give_back(sandbox_id, transport))
+                await finish(self._give_back(sandbox_id, Transport(endpoint, sessions=sessions, locate=mine)))
                 raise
         finally:
-            await transport.close()
+            await sessions.close()
 
     @staticmethod
     async def _hand_over(theirs: Transport, mine: Transport, token: str) -> None:
@@ -216,20 +225,34 @@ class Committer:
             await theirs.request(Call("POST", "/tokens", json={"replace": sha256}))
         except Unauthorized:  # a replica that was killed in the midst of it has done so
             await mine.request(Call("GET", "/lease"))
-        finally:
-            await theirs.close()
 
     async def _give_back(self, sandbox_id: str, transport: Transport) -> None:
         theirs = {"replace": self._key.token_sha256(sandbox_id)}
         try:
             async with asyncio.timeout(_UNDO_SECONDS):
                 await transport.request(Call("POST", "/tokens", json=theirs))
-        except Unauthorized:
-            return  # it never was ours
+        except (Unauthorized, SandboxGone, NotFound):
+            return  # it never was ours, or another replica has given it back, or ended it
         except (OrchardError, TimeoutError) as error:
             _log.warning(
                 "sandbox %s is closed until its time is over, or its commit repeated: %s", sandbox_id, text_of(error)
             )
+
+
+class _Lone(Transport):
+    """A way to a sandbox that its commit alone has."""
+
+    async def retrying(self, call: Call, once: Callable[[], Awaitable[T]], patience: Patience | None = None) -> T:
+        """As ``Transport.retrying``; a token that is refused is no fault of the client's, who may ask again.
+
+        Raises:
+            Unavailable: also where another replica has given the way back.
+        """
+        try:
+            return await super().retrying(call, once, patience)
+        except Unauthorized as error:
+            words = "another replica, at work on the same commit, has given it up"
+            raise Unavailable(words, hint="ask again") from error
 
 
 async def _quiet(transport: Transport) -> None:

@@ -276,7 +276,10 @@ class Maker:
             ) from error
 
     async def _undo(self, who: Identity, *, wait: bool) -> None:
-        """Remove the Pod that this very create has made, if any; another's under the same key stays."""
+        """Remove the Pod that this very create has made, if any; another's under the same key stays.
+
+        One that goes already is only waited for: a shorter grace would tell somebody's deletion as a failed create.
+        """
         path = self._cluster.path("pods", who.name)
         try:
             pod = await self._cluster.get(path)
@@ -285,7 +288,8 @@ class Maker:
                 return
             self._cache.put(pod)
             with self._cache.following(who.name) as view:
-                await self._cluster.delete(path, uid=pod["metadata"]["uid"], grace=deaths.UNDONE_GRACE)
+                if not pod["metadata"].get("deletionTimestamp"):
+                    await self._cluster.delete(path, uid=pod["metadata"]["uid"], grace=deaths.UNDONE_GRACE)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_UNDO_SECONDS if wait else 0):
                         while view.pod is not None and view.pod["metadata"]["uid"] == pod["metadata"]["uid"]:

@@ -12,11 +12,11 @@ import hashlib
 import json
 import os
 import re
-from collections import defaultdict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
+from weakref import WeakValueDictionary
 
 from orchard.core.config import cache_dir
 from orchard.core.errors import Unavailable, Unsupported, from_problem
@@ -121,7 +121,7 @@ class ImageManifests:
 
     def __init__(self, backend: Backend, daemon_image: str) -> None:
         self._backend, self._daemon_image = backend, daemon_image
-        self._turns: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._turns = WeakValueDictionary[Path, asyncio.Lock]()  # each for as long as somebody has it or waits
 
     async def of(self, base: Base, user: str | None, folder: Path) -> IO[bytes]:
         """Return the manifest of an image, as ``user`` of a sandbox sees it, open: its file may go while it is read.
@@ -137,7 +137,8 @@ class ImageManifests:
         """
         facts = json.dumps([_FORM, base.reference.partition("@")[2], self._daemon_image, user])
         path = cache_dir() / "kubernetes" / "manifests" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.gz"
-        async with self._turns[path]:
+        turn = self._turns.setdefault(path, asyncio.Lock())
+        async with turn:
             with suppress(FileNotFoundError):
                 os.utime(path)
                 return path.open("rb")

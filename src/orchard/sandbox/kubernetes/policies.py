@@ -19,7 +19,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from orchard.core.errors import InvalidArgument, NotFound, OrchardError, Unauthorized
+from orchard.core.errors import InvalidArgument, NotFound, OrchardError, Unauthorized, text_of
 from orchard.sandbox.kubernetes import labels
 from orchard.sandbox.kubernetes.cache import PodCache
 from orchard.sandbox.kubernetes.client import Cluster
@@ -135,7 +135,7 @@ async def find_inside(cluster: Cluster, settings: KubernetesSettings) -> list[Ne
         texts += await _service_ranges(cluster)
     except Unauthorized as error:
         _log.warning("nodes and ranges of the cluster are not excepted from open networks by address: %s", error)
-    return [ipaddress.ip_network(text) for text in texts]
+    return [ipaddress.ip_network(text, strict=False) for text in texts]  # a node's range may hold host bits
 
 
 def _is_ip(address: Json) -> bool:
@@ -174,8 +174,9 @@ class Policies:
             if next(cache.pods(), None) is not None:
                 try:
                     await self.hold()
-                except OrchardError as error:
-                    _log.warning("the network policies are brought up to date later: %s", error)
+                except Exception as error:  # noqa: BLE001 - the seam to the cluster's words: what runs beside goes on
+                    odd = not isinstance(error, OrchardError)
+                    _log.warning("network policies are brought up to date later: %s", text_of(error), exc_info=odd)
                     await asyncio.sleep(_REFRESH)
             await asyncio.sleep(_LOOK_EVERY * random.uniform(0.5, 1.5))  # replicas keep out of step
 

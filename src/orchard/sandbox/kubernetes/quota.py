@@ -47,6 +47,8 @@ class Quotas:
     def _see(self, old: Json | None, new: Json | None) -> None:
         if old is not None:
             self._living[_tenant(old)].pop(old["metadata"]["name"], None)
+            if not self._living[_tenant(old)]:
+                del self._living[_tenant(old)]
         if new is not None and self._lives(new):
             self._living[_tenant(new)][new["metadata"]["name"]] = new["metadata"]["creationTimestamp"]
 
@@ -59,7 +61,7 @@ class Quotas:
         """
         if most is not None:
             await self._cache.synced()
-            taken = {*self._living[tenant], *self._posting[tenant]}  # one may be in both: the watch is often first
+            taken = {*self._living.get(tenant, ()), *self._posting.get(tenant, ())}  # one may be in both
             if len(taken) >= most and name not in taken:
                 pod = await self._cache.get(name)
                 if pod is None or deaths.undone(pod):
@@ -69,6 +71,8 @@ class Quotas:
             yield
         finally:
             self._posting[tenant].remove(name)
+            if not self._posting[tenant]:
+                del self._posting[tenant]
 
     async def within(self, who: Identity, most: int | None, took: float, making: Coroutine[Any, Any, Json]) -> Json:
         """Return what ``making`` returns, once the Pod is known to have room.
@@ -88,11 +92,12 @@ class Quotas:
 
     async def _check(self, who: Identity, most: int, took: float) -> None:
         await asyncio.sleep(_TICK + min(took, _LONGEST_WAY))
-        if len(self._living[who.tenant]) > _FEW and await self._told():
-            living: Mapping[str, str] = self._living[who.tenant]
+        if len(self._living.get(who.tenant, ())) > _FEW and await self._told():
+            living: Mapping[str, str] = self._living.get(who.tenant, {})
         else:
             living = await self._listed(who.tenant)
-        if who.name in sorted(living, key=lambda name: (living[name], name))[most:]:
+        own = living.get(who.name)
+        if own is not None and sum((at, name) < (own, who.name) for name, at in living.items()) >= most:
             raise no_room(who.tenant, most)
 
     async def _told(self) -> bool:

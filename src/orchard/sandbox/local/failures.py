@@ -18,6 +18,8 @@ _WORDS = (
     ("toomanyrequests", "registry_unreachable"),
     # "too many requests to registry"
     ("too many requests", "registry_unreachable"),
+    # "reading manifest 1 in a.example/b: received unexpected HTTP status: 429 Too Many Requests"
+    (" 429 Too Many Requests", "registry_unreachable"),
     # "reading manifest 1 in localhost:5000/nope: manifest unknown: manifest unknown"
     ("manifest unknown", "image_not_found"),
     # "reading manifest 1 in localhost:5000/nope: name unknown: repository name not known to registry"
@@ -48,6 +50,8 @@ _WORDS = (
     ("unexpected HTTP status: 5", "registry_unreachable"),
     # "pinging container registry a.example: invalid status code from registry 500 (Internal Server Error)"
     ("status code from registry 5", "registry_unreachable"),
+    # 'Get "https://a.example/v2/": tls: failed to verify certificate: x509: certificate signed by unknown authority'
+    ("x509: ", "registry_unreachable"),
     # 'no image found in manifest list for architecture amd64, variant "", OS linux'
     ("no image found in manifest list for architecture", "wrong_arch"),
     # 'no image found in image index for architecture amd64, variant "", OS linux'
@@ -76,6 +80,14 @@ _NETWORK_WORDS = (
     "read: connection reset by peer",
     # 'Get "https://a.example/v2/": net/http: TLS handshake timeout'
     "TLS handshake timeout",
+    # 'Get "https://a.example/v2/": EOF': it has closed the connection without a word
+    ": EOF",
+    # 'Get "https://a.example/v2/": context deadline exceeded'
+    "context deadline exceeded",
+    # 'Get "https://a.example/v2/": net/http: request canceled (Client.Timeout exceeded while awaiting headers)'
+    "Client.Timeout exceeded",
+    # 'Get "https://a.example/v2/": net/http: timeout awaiting response headers'
+    "timeout awaiting response headers",
     # 'pinging container registry a.example:5000: Get "https://a.example:5000/v2/": http: server gave HTTP response to
     # HTTPS client'
     "server gave HTTP response to HTTPS client",
