@@ -13,7 +13,7 @@ from tests.kubernetes.cluster import lifecycle, metrics, network, parts, refusal
 from tests.kubernetes.cluster.build import CACHE, programs
 from tests.kubernetes.cluster.images import layouts
 from tests.kubernetes.cluster.place import INTERNET, KUBECONFIG, METADATA, NODES, PRIVATE_REGISTRY, REGISTRY, Node
-from tests.kubernetes.cluster.processes import Part, kubectl, run, wait_until
+from tests.kubernetes.cluster.processes import WITHIN, Part, kubectl, run
 
 from orchard.core.config import env
 from orchard.core.errors import MachineUnfit
@@ -125,8 +125,7 @@ class Cluster:
         labels = {"pod-security.kubernetes.io/enforce": level}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
         try:
-            account = f"the service account of {name}"
-            wait_until(lambda: bool(self.get("-n", name, "serviceaccount")["items"]), account)
+            self.kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", WITHIN)
             yield name
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
