@@ -31,7 +31,7 @@ import asyncio, sys
 from orchard.sandbox import Orchard
 async def main():
     async with Orchard() as orchard:
-        box = await orchard.create(sys.argv[1], ttl=30)
+        box = await orchard.create(sys.argv[1], ttl=20)
         print(box.id, flush=True)
         await asyncio.sleep(3600)
 asyncio.run(main())
@@ -107,7 +107,7 @@ def state(pod: dict[str, Any]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def orphan(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, datetime]]:
-    """A sandbox of 30 s that another process extended to 60 before both were killed: namespace, id, when."""
+    """A sandbox of 20 s that another process extended to 60 before both were killed: namespace, id, when."""
     with cluster.namespace() as namespace:
         file = tmp_path_factory.mktemp("settings") / "kubernetes.toml"
         write_settings(settings_for(cluster, namespace), file)
@@ -221,7 +221,7 @@ async def test_a_pod_that_may_not_be_removed_keeps_no_other(
 def test_a_lease_outlives_those_who_gave_it_and_not_its_time(
     orphan: tuple[str, str, datetime], cluster: Cluster
 ) -> None:
-    """By the node's own clock: beyond its first 30 s, not beyond the 60, though nobody of ours was there to end it."""
+    """By the node's own clock: beyond its first 20 s, not beyond the 60, though nobody of ours was there to end it."""
     namespace, sandbox_id, at = orphan
     (pod,) = pods(cluster, namespace)
     sleep_until(at + timedelta(seconds=62))
@@ -229,7 +229,7 @@ def test_a_lease_outlives_those_who_gave_it_and_not_its_time(
     (after,) = pods(cluster, namespace)
     ended = after["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"]
     assert after["metadata"]["uid"] == pod["metadata"]["uid"]
-    assert timedelta(seconds=45) < datetime.fromisoformat(ended) - at < timedelta(seconds=75)
+    assert timedelta(seconds=40) < datetime.fromisoformat(ended) - at < timedelta(seconds=65)
     info = asyncio.run(_told(settings_for(cluster, namespace), sandbox_id))
     assert (info.state, info.reason) == (State.GONE, "ttl")
 
