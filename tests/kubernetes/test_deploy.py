@@ -139,10 +139,15 @@ def test_output_goes_on_while_every_replica_is_replaced(release: Deployment) -> 
     wait_until(lambda: "line 3" in cluster.kubectl(*where, "logs", "client"), "the first lines")
     cluster.kubectl(*where, "rollout", "restart", f"deployment/{RELEASE}")
     cluster.kubectl(*where, "rollout", "status", f"deployment/{RELEASE}", WITHIN)
-    cluster.kubectl(*where, "wait", "pod/client", "--for=jsonpath={.status.phase}=Succeeded", WITHIN)
+    wait_until(lambda: "terminated" in _client_state(release), "the end of the client")
     said = cluster.kubectl(*where, "logs", "client").splitlines()  # with its stderr: a renewal of its lease may wait
+    assert _client_state(release)["terminated"]["exitCode"] == 0, said
     assert [line for line in said if not line.startswith("the lease of sandbox")] == [f"line {n}" for n in range(30)]
     wait_until(lambda: not before & {pod["metadata"]["name"] for pod in release.pods()}, "the old replicas to go")
+
+
+def _client_state(release: Deployment) -> dict[str, Any]:
+    return release.get("pod", "client")["status"]["containerStatuses"][0]["state"]
 
 
 def test_nobody_is_served_without_a_key(release: Deployment) -> None:

@@ -23,7 +23,7 @@ from tests.kubernetes.cluster.processes import Part
 _ETCD = "http://127.0.0.1:2379"
 _BEHIND = f"{HOST}:5002"
 """Where the private registry listens without its brake."""
-_FIREWALL = 0.12
+_FIREWALL = 0.2
 """Of a processor for each kube-router, which writes all rules anew at each change of any pod: unbounded, that was a
 fifth of all that the machine did. A hundred creates at once must still be sealed within 45 s, else they are refused."""
 _CHECKOUT = Path(__file__).parents[3]
